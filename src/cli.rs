@@ -1,0 +1,97 @@
+//! The command line: what was typed, turned into what a mode needs.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::json;
+use crate::outcome::EXIT_FAILURE;
+use crate::spec::CAP_MAX_BYTES;
+use crate::wire::size::parse_size;
+use crate::wire::time::{Bare, parse_duration};
+
+/// Runs commands within bounds that hold: output, time, memory and leftovers.
+#[derive(Debug, Parser)]
+#[command(name = "runcap", version, disable_help_subcommand = true)]
+struct Cli {
+    #[command(subcommand)]
+    mode: Mode,
+}
+
+#[derive(Debug, Subcommand)]
+enum Mode {
+    /// Ends with 0 when every request on stdin was carried out, whatever the commands did.
+    ///
+    /// Reads JSON requests from stdin, runs one after the other and writes one JSON answer a line
+    /// to stdout. Ends with 1 when a request was refused or there was none, and with 125 when
+    /// stdin or stdout failed.
+    ///
+    /// Example: echo '{"command":["echo","hi"]}' | runcap json
+    #[command(verbatim_doc_comment)]
+    Json(Json),
+}
+
+#[derive(Debug, Args)]
+struct Json {
+    /// Bytes kept of each stream, where a request does not say.
+    #[arg(long, value_name = "SIZE", default_value = "10M", value_parser = cap)]
+    max_output_size: usize,
+    /// Timeout, where a request does not say.
+    #[arg(long, value_name = "DUR", default_value = "60s", value_parser = duration)]
+    default_timeout: Duration,
+    /// Longest timeout and grace; a request for more is refused.
+    #[arg(long, value_name = "DUR", default_value = "24h", value_parser = duration)]
+    max_timeout: Duration,
+    /// Bytes of one request; a larger one is refused and ends the run.
+    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = size)]
+    max_request_size: usize,
+}
+
+/// Does what the arguments say and returns runcap's exit code.
+pub fn main(arguments: impl Iterator<Item = OsString>) -> u8 {
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version go to stdout and end with 0, also when nobody reads them.
+            let _ = error.print();
+            return if error.use_stderr() { EXIT_FAILURE } else { 0 };
+        }
+    };
+    match cli.mode {
+        Mode::Json(options) if options.default_timeout > options.max_timeout => {
+            // Nobody may be there to read it.
+            let _ = writeln!(
+                std::io::stderr(),
+                "runcap: --default-timeout is longer than --max-timeout: raise the one or lower \
+                 the other"
+            );
+            EXIT_FAILURE
+        }
+        Mode::Json(options) => json::serve_stdin(&json::Options {
+            cap: options.max_output_size,
+            default_timeout: options.default_timeout,
+            timeout_max: options.max_timeout,
+            request_max_bytes: options.max_request_size,
+        }),
+    }
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    let bytes = parse_size(text).map_err(|error| error.to_string())?;
+    let bytes = usize::try_from(bytes).map_err(|_| format!("{bytes} bytes are too many"))?;
+    if bytes == 0 { Err("the least is 1".to_owned()) } else { Ok(bytes) }
+}
+
+fn cap(text: &str) -> Result<usize, String> {
+    match size(text)? {
+        bytes if bytes > CAP_MAX_BYTES => Err(format!("the most is {CAP_MAX_BYTES} bytes")),
+        bytes => Ok(bytes),
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let duration = parse_duration(text, Bare::Seconds).map_err(|error| error.to_string())?;
+    if duration.is_zero() { Err("it must be above zero".to_owned()) } else { Ok(duration) }
+}

@@ -1,0 +1,26 @@
+//! The only unsafe code: system calls that std does not offer, as safe functions.
+//!
+//! Nothing here decides anything; each function is one call, its result turned into `io::Result`.
+#![allow(unsafe_code)]
+
+pub(crate) mod cgroup;
+pub(crate) mod exec;
+pub(crate) mod pipe;
+pub(crate) mod poll;
+pub(crate) mod proc;
+pub(crate) mod process;
+pub(crate) mod signal;
+
+use std::io;
+
+/// Error numbers that the layers above tell apart.
+pub(crate) mod errno {
+    pub(crate) use libc::{
+        E2BIG, EACCES, EAGAIN, EMFILE, ENFILE, ENOENT, ENOMEM, ENOTDIR,
+    };
+}
+
+/// The result of a libc call that reports failure as -1 and errno.
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}

@@ -1,0 +1,99 @@
+//! Processes: a descriptor for one, signals to one and to a group, how one ended.
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::time::Duration;
+
+/// A descriptor that becomes readable when process `pid` ends; close-on-exec by itself.
+///
+/// # Errors
+/// As pidfd_open(2): ENOSYS before Linux 5.3, EPERM under some sandboxes, out of descriptors.
+pub(crate) fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
+    let none: libc::c_uint = 0;
+    // SAFETY: pidfd_open takes a pid and a flag word, both plain numbers.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, none) };
+    let fd = super::check(fd as libc::c_int)?;
+    // SAFETY: the call above returned a descriptor that nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sends `signal` to every process of group `group`.
+///
+/// # Errors
+/// As kill(2): ESRCH when the group is empty, EPERM when none may be signalled.
+pub(crate) fn kill_group(group: u32, signal: i32) -> io::Result<()> {
+    let group = libc::pid_t::try_from(group).expect("the kernel's pids fit pid_t");
+    assert!(group > 1, "kill(-1) would reach every process");
+    // SAFETY: kill takes two plain numbers.
+    super::check(unsafe { libc::kill(-group, signal) })?;
+    Ok(())
+}
+
+/// Sends `signal` to process `pid`.
+///
+/// # Errors
+/// As kill(2).
+pub(crate) fn kill(pid: u32, signal: i32) -> io::Result<()> {
+    let pid = libc::pid_t::try_from(pid).expect("the kernel's pids fit pid_t");
+    assert!(pid > 0, "kill(0) would reach runcap's own group");
+    // SAFETY: kill takes two plain numbers.
+    super::check(unsafe { libc::kill(pid, signal) })?;
+    Ok(())
+}
+
+/// Whether child `pid` has ended; it stays a zombie, so its number cannot be given away.
+///
+/// # Errors
+/// As waitid(2): ECHILD when it is no child of ours or was reaped by somebody else.
+pub(crate) fn has_ended(pid: u32) -> io::Result<bool> {
+    // SAFETY: an all-zero siginfo_t is a valid value of that plain C struct.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+    // SAFETY: `info` is a siginfo_t of ours that outlives the call.
+    super::check(unsafe { libc::waitid(libc::P_PID, pid, &mut info, options) })?;
+    // SAFETY: after a successful waitid si_pid is set: 0 when no child was ready, else its pid.
+    Ok(unsafe { info.si_pid() } != 0)
+}
+
+/// How a child ended and what it used.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reaped {
+    /// Exit code, or the signal it died of.
+    pub(crate) status: Result<i32, i32>,
+    /// User and system time of the child and the children it waited for.
+    pub(crate) cpu: Duration,
+    /// Largest resident set, bytes.
+    pub(crate) max_rss_bytes: u64,
+}
+
+/// Reaps child `pid` if it has ended.
+///
+/// # Errors
+/// As wait4(2).
+pub(crate) fn reap(pid: u32) -> io::Result<Option<Reaped>> {
+    let mut status = 0;
+    // SAFETY: an all-zero rusage is a valid value of that plain C struct.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    // SAFETY: `status` and `usage` are ours and outlive the call.
+    let result =
+        unsafe { libc::wait4(pid as libc::pid_t, &mut status, libc::WNOHANG, &mut usage) };
+    if super::check(result)? == 0 {
+        return Ok(None);
+    }
+    let status = if libc::WIFSIGNALED(status) {
+        Err(libc::WTERMSIG(status))
+    } else {
+        Ok(libc::WEXITSTATUS(status))
+    };
+    Ok(Some(Reaped {
+        status,
+        cpu: duration(usage.ru_utime) + duration(usage.ru_stime),
+        max_rss_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
+    }))
+}
+
+fn duration(time: libc::timeval) -> Duration {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    let micros = u32::try_from(time.tv_usec).unwrap_or(0);
+    Duration::new(seconds, 0) + Duration::from_micros(micros.into())
+}
