@@ -8,16 +8,16 @@ use std::time::Duration;
 
 use crate::capture::Capture;
 use crate::live::Events;
-use crate::outcome::{Cancel, End, EXIT_FAILURE, Outcome, Stage, StartError, Stream};
+use crate::outcome::{Cancel, EXIT_FAILURE, End, Outcome, Stage, StartError, Stream};
 use crate::run::{self, Control, Sink, Sinks};
 use crate::spec::{Limit, Overflow};
 use crate::sys;
+use crate::wire::native::DEPTH_MAX;
 use crate::wire::native::frame::{Framed, Framer};
 use crate::wire::native::request::{Bounds, Refusal, Request, decode};
 use crate::wire::native::response::{
     Answer, Output, write_answer, write_refusal, write_start_error,
 };
-use crate::wire::native::DEPTH_MAX;
 
 /// Bytes of one read from stdin.
 const READ_BYTES: usize = 64 << 10;

@@ -2,13 +2,13 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("runcap relies on Linux process groups, pidfds and /proc; it builds for Linux only");
 
+pub mod capture;
 pub mod cli;
 pub mod json;
 pub mod live;
-pub mod spec;
-pub mod capture;
 pub mod outcome;
-pub mod run;
 mod quote;
+pub mod run;
+pub mod spec;
 mod sys;
 pub mod wire;

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use runcap::wire::{base64, size, text, time};
+use runcap::wire::{base64, json_string, size, text, time};
 
 /// Bytes to text, text to JSON and back, base64.
 pub fn text(data: &[u8]) {
@@ -96,26 +96,23 @@ fn cut_characters_are_found(data: &[u8]) {
 
 fn escaped_text_reads_back(text: &str) {
     let mut out = Vec::new();
-    text::write_string(&mut out, text).expect("a vector takes everything");
+    json_string::write_string(&mut out, text).expect("a vector takes everything");
     let json = String::from_utf8(out).expect("JSON is text");
     let is_line_end = |character| matches!(character, '\u{85}' | '\u{2028}' | '\u{2029}');
     assert!(json.bytes().all(|byte| byte >= 0x20));
     assert!(!json.contains(is_line_end));
-    assert_eq!(
-        serde_json::from_str::<String>(&json).expect("a JSON string"),
-        text
-    );
+    assert_eq!(serde_json::from_str::<String>(&json).expect("a JSON string"), text);
     if !text.contains(is_line_end) {
         assert_eq!(json, serde_json::to_string(text).expect("text is JSON"));
     }
     let mut body = json[1..json.len() - 1].as_bytes().to_vec();
-    let length = text::unescape_in_place(&mut body).expect("written by us");
+    let length = json_string::unescape_in_place(&mut body).expect("written by us");
     assert_eq!(&body[..length], text.as_bytes());
 }
 
 fn unescaping_agrees_with_serde_json(data: &[u8]) {
     let mut body = data.to_vec();
-    let ours = text::unescape_in_place(&mut body);
+    let ours = json_string::unescape_in_place(&mut body);
     if std::str::from_utf8(data).is_err() {
         return;
     }
@@ -123,8 +120,8 @@ fn unescaping_agrees_with_serde_json(data: &[u8]) {
     match (ours, serde_json::from_slice::<String>(&quoted)) {
         (Ok(length), Ok(theirs)) => assert_eq!(&body[..length], theirs.as_bytes()),
         (Err(error), Err(_)) => {
-            let (text::UnescapeError::LoneSurrogate { offset }
-            | text::UnescapeError::Malformed { offset }) = error;
+            let (json_string::UnescapeError::LoneSurrogate { offset }
+            | json_string::UnescapeError::Malformed { offset }) = error;
             assert!(offset < data.len());
             is_a_message(&error.to_string());
         }
@@ -136,9 +133,7 @@ fn encode(pieces: &[&[u8]]) -> Vec<u8> {
     let mut out = Vec::new();
     let mut encoder = base64::Encoder::new();
     for piece in pieces {
-        encoder
-            .feed(piece, &mut out)
-            .expect("a vector takes everything");
+        encoder.feed(piece, &mut out).expect("a vector takes everything");
     }
     encoder.finish(&mut out).expect("a vector takes everything");
     out
@@ -166,30 +161,21 @@ fn numbers_read_back(number: u64, nanoseconds: u32) {
     assert_eq!(size::parse_size(&number.to_string()), Ok(number));
     for (shift, unit) in [(10, "K"), (20, "MiB"), (30, "g"), (40, "T")] {
         let count = number >> shift;
-        assert_eq!(
-            size::parse_size(&format!("{count}{unit}")),
-            Ok(count << shift)
-        );
+        assert_eq!(size::parse_size(&format!("{count}{unit}")), Ok(count << shift));
     }
     duration_reads_back(Duration::from_nanos(number >> 1));
     duration_reads_back(Duration::from_nanos(number >> (1 + number % 63)));
     // Shown whatever its length, read only up to the maximum.
     let shown = time::HumanDuration(Duration::new(number, nanoseconds)).to_string();
     let is_read = time::parse_duration(&shown, time::Bare::Refused).is_ok();
-    assert_eq!(
-        is_read,
-        Duration::new(number, nanoseconds) <= time::DURATION_MAX
-    );
+    assert_eq!(is_read, Duration::new(number, nanoseconds) <= time::DURATION_MAX);
     match time::seconds_from_f64(f64::from_bits(number)) {
         Ok(duration) => duration_reads_back(duration),
         Err(error) => is_a_message(&error.to_string()),
     }
     for seconds in [number, number % 300_000_000_000] {
         let since_epoch = Duration::new(seconds, nanoseconds);
-        for moment in [
-            UNIX_EPOCH.checked_add(since_epoch),
-            UNIX_EPOCH.checked_sub(since_epoch),
-        ] {
+        for moment in [UNIX_EPOCH.checked_add(since_epoch), UNIX_EPOCH.checked_sub(since_epoch)] {
             let Some(moment) = moment else { continue };
             assert_eq!(time::Rfc3339(moment).to_string().len(), 30);
         }

@@ -7,8 +7,8 @@
 use std::fs::File;
 use std::io::{self, ErrorKind, PipeReader, Read, Write};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use crate::capture::Capture;
 use crate::outcome::Stream;
@@ -117,7 +117,12 @@ impl Shared {
 }
 
 /// Copies `pipe` into `sink` until the end of the stream, the stop or the first overflow.
-pub(super) fn copy(pipe: PipeReader, sink: &mut dyn Sink, overflow: Overflow, shared: &Shared) -> State {
+pub(super) fn copy(
+    pipe: PipeReader,
+    sink: &mut dyn Sink,
+    overflow: Overflow,
+    shared: &Shared,
+) -> State {
     let mut pipe = Source { pipe, scratch: vec![0; READ_BYTES], splice: true };
     let mut left_after_stop = LAST_BYTES;
     loop {

@@ -17,9 +17,8 @@ use crate::spec::Rlimits;
 pub(crate) fn may_execute(path: &Path) -> io::Result<()> {
     let path = c_string(path.as_os_str().to_owned())?;
     // SAFETY: `path` is a NUL-terminated string that outlives the call.
-    let result = unsafe {
-        libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS)
-    };
+    let result =
+        unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS) };
     super::check(result).map(drop)
 }
 

@@ -15,9 +15,7 @@ use std::io;
 
 /// Error numbers that the layers above tell apart.
 pub(crate) mod errno {
-    pub(crate) use libc::{
-        E2BIG, EACCES, EAGAIN, EMFILE, ENFILE, ENOENT, ENOMEM, ENOTDIR,
-    };
+    pub(crate) use libc::{E2BIG, EACCES, EAGAIN, EMFILE, ENFILE, ENOENT, ENOMEM, ENOTDIR};
 }
 
 /// The result of a libc call that reports failure as -1 and errno.

@@ -54,9 +54,8 @@ pub(crate) fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<
     let timeout = timeout.as_ref().map_or(std::ptr::null(), |timeout| timeout as *const _);
     // SAFETY: `PollFd` is a transparent pollfd, so pointer and length describe `fds` exactly;
     // `timeout` is null or points to a timespec that lives to the end of this function.
-    let result = unsafe {
-        libc::ppoll(fds.as_mut_ptr().cast(), fds.len() as _, timeout, std::ptr::null())
-    };
+    let result =
+        unsafe { libc::ppoll(fds.as_mut_ptr().cast(), fds.len() as _, timeout, std::ptr::null()) };
     match super::check(result) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::Interrupted => {

@@ -75,8 +75,7 @@ pub(crate) fn reap(pid: u32) -> io::Result<Option<Reaped>> {
     // SAFETY: an all-zero rusage is a valid value of that plain C struct.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: `status` and `usage` are ours and outlive the call.
-    let result =
-        unsafe { libc::wait4(pid as libc::pid_t, &mut status, libc::WNOHANG, &mut usage) };
+    let result = unsafe { libc::wait4(pid as libc::pid_t, &mut status, libc::WNOHANG, &mut usage) };
     if super::check(result)? == 0 {
         return Ok(None);
     }

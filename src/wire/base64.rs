@@ -70,12 +70,7 @@ pub fn decode_in_place(bytes: &mut Vec<u8>) -> Result<(), DecodeError> {
     let whole = bytes.len() / 4 * 4;
     let (mut read, mut length) = (0, 0);
     while read < whole {
-        let quad = [
-            bytes[read],
-            bytes[read + 1],
-            bytes[read + 2],
-            bytes[read + 3],
-        ];
+        let quad = [bytes[read], bytes[read + 1], bytes[read + 2], bytes[read + 3]];
         let values = quad.map(|symbol| VALUES[usize::from(symbol)]);
         let triple = if values.iter().fold(0, |all, value| all | value) < NOT_A_SYMBOL {
             join(values)
@@ -98,10 +93,7 @@ pub fn decode_in_place(bytes: &mut Vec<u8>) -> Result<(), DecodeError> {
         }
     }
     if whole < bytes.len() {
-        return Err(DecodeError {
-            offset: bytes.len(),
-            kind: DecodeErrorKind::Length,
-        });
+        return Err(DecodeError { offset: bytes.len(), kind: DecodeErrorKind::Length });
     }
     bytes.truncate(length);
     Ok(())
@@ -121,10 +113,7 @@ fn decode_irregular(
     };
     for (position, symbol) in quad[..symbols].iter().enumerate() {
         if let Some(kind) = not_a_symbol(*symbol) {
-            return Err(DecodeError {
-                offset: offset + position,
-                kind,
-            });
+            return Err(DecodeError { offset: offset + position, kind });
         }
     }
     let mut values = quad.map(|symbol| VALUES[usize::from(symbol)]);
@@ -133,10 +122,7 @@ fn decode_irregular(
     let triple = join(values);
     if triple[used..].iter().any(|byte| *byte != 0) {
         let kind = DecodeErrorKind::TrailingBits;
-        return Err(DecodeError {
-            offset: offset + used,
-            kind,
-        });
+        return Err(DecodeError { offset: offset + used, kind });
     }
     Ok((triple, used))
 }
@@ -164,10 +150,7 @@ pub struct Encoder {
 impl Encoder {
     /// An encoder at the start of a stream.
     pub const fn new() -> Self {
-        Self {
-            carried: [0; 2],
-            carried_bytes: 0,
-        }
+        Self { carried: [0; 2], carried_bytes: 0 }
     }
 
     /// Writes the symbols of `bytes` in pieces of at most 4 KiB; one or two bytes that do not fill
@@ -228,13 +211,8 @@ impl Encoder {
 
 fn split(triple: [u8; 3]) -> [u8; 4] {
     let [a, b, c] = triple;
-    [
-        a >> 2,
-        (a & 3) << 4 | b >> 4,
-        (b & 15) << 2 | c >> 6,
-        c & 63,
-    ]
-    .map(|value| ALPHABET[usize::from(value)])
+    [a >> 2, (a & 3) << 4 | b >> 4, (b & 15) << 2 | c >> 6, c & 63]
+        .map(|value| ALPHABET[usize::from(value)])
 }
 
 #[cfg(test)]
@@ -245,13 +223,9 @@ mod tests {
         let mut text = Vec::new();
         let mut encoder = Encoder::new();
         for piece in bytes.chunks(piece_bytes) {
-            encoder
-                .feed(piece, &mut text)
-                .expect("a vector takes everything");
+            encoder.feed(piece, &mut text).expect("a vector takes everything");
         }
-        encoder
-            .finish(&mut text)
-            .expect("a vector takes everything");
+        encoder.finish(&mut text).expect("a vector takes everything");
         text
     }
 
@@ -302,16 +276,9 @@ mod tests {
         ];
         for (name, text, offset, kind) in rows {
             let mut bytes = text.as_bytes().to_vec();
-            assert_eq!(
-                decode_in_place(&mut bytes),
-                Err(DecodeError { offset, kind }),
-                "{name}"
-            );
+            assert_eq!(decode_in_place(&mut bytes), Err(DecodeError { offset, kind }), "{name}");
         }
-        let error = DecodeError {
-            offset: 7,
-            kind: Symbol,
-        };
+        let error = DecodeError { offset: 7, kind: Symbol };
         assert_eq!(
             error.to_string(),
             "invalid base64 at byte 7: not a symbol of the standard alphabet"

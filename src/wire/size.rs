@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::quoted;
+use crate::quote::quoted;
 
 /// Why a text is not a size. The message names the text and the way out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,20 +44,14 @@ impl std::error::Error for SizeError {}
 /// Anything else: no digits, a sign, a fraction, a space, `KB` and its like (which mean 1000 to
 /// some), and sizes over `u64::MAX`.
 pub fn parse_size(text: &str) -> Result<u64, SizeError> {
-    let error = |kind| SizeError {
-        value: quoted(text),
-        kind,
-    };
+    let error = |kind| SizeError { value: quoted(text), kind };
     let suffix = text.trim_start_matches(|character: char| character.is_ascii_digit());
     let digits = &text[..text.len() - suffix.len()];
     let (shift, is_ambiguous) = parse_suffix(suffix)
         .filter(|_| !digits.is_empty())
         .ok_or_else(|| error(SizeErrorKind::Malformed))?;
     // Only digits are left, so all that can fail is the range.
-    let size = digits
-        .parse::<u64>()
-        .ok()
-        .and_then(|count| count.checked_mul(1 << shift));
+    let size = digits.parse::<u64>().ok().and_then(|count| count.checked_mul(1 << shift));
     let size = size.ok_or_else(|| error(SizeErrorKind::TooLarge))?;
     if is_ambiguous {
         let letter = suffix[..1].to_ascii_uppercase();
@@ -132,40 +126,16 @@ mod tests {
             ("unknown unit", "4P", "4P", malformed),
             ("bytes spelled", "4B", "4B", malformed),
             ("not ascii after a unit", "4K€", "4K€", malformed),
-            (
-                "megabytes",
-                "4MB",
-                "4MB",
-                "use 4M (1024-based) or a number of bytes",
-            ),
-            (
-                "kilobytes",
-                "010kb",
-                "010kb",
-                "use 10K (1024-based) or a number of bytes",
-            ),
-            (
-                "one too many",
-                "18446744073709551616",
-                "18446744073709551616",
-                too_large,
-            ),
+            ("megabytes", "4MB", "4MB", "use 4M (1024-based) or a number of bytes"),
+            ("kilobytes", "010kb", "010kb", "use 10K (1024-based) or a number of bytes"),
+            ("one too many", "18446744073709551616", "18446744073709551616", too_large),
             ("one unit too many", "16777216T", "16777216T", too_large),
-            (
-                "too large to suggest",
-                "16777216TB",
-                "16777216TB",
-                too_large,
-            ),
+            ("too large to suggest", "16777216TB", "16777216TB", too_large),
             ("very long", &long, &cut, too_large),
         ];
         for (name, text, shown, reason) in rows {
             let error = parse_size(text).expect_err(name);
-            assert_eq!(
-                error.to_string(),
-                format!("invalid size '{shown}': {reason}"),
-                "{name}"
-            );
+            assert_eq!(error.to_string(), format!("invalid size '{shown}': {reason}"), "{name}");
         }
     }
 }

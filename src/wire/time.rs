@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::quoted;
+use crate::quote::quoted;
 
 /// The longest duration read: that of Go, whose syntax it is (`2562047h47m16.854775807s`, 292
 /// years). Short enough that it can be added to any clock that runcap reads.
@@ -67,11 +67,7 @@ impl fmt::Display for DurationError {
             }
             DurationErrorKind::Negative => f.write_str("must not be negative"),
             DurationErrorKind::TooLong => {
-                write!(
-                    f,
-                    "longer than the maximum of {}",
-                    HumanDuration(DURATION_MAX)
-                )
+                write!(f, "longer than the maximum of {}", HumanDuration(DURATION_MAX))
             }
         }
     }
@@ -89,10 +85,7 @@ impl std::error::Error for DurationError {}
 /// Anything else: no text, a sign, a space, an exponent, an unknown unit, more than
 /// [`DURATION_MAX`], and a number without a unit unless `bare` allows it.
 pub fn parse_duration(text: &str, bare: Bare) -> Result<Duration, DurationError> {
-    let error = |kind| DurationError {
-        value: quoted(text),
-        kind,
-    };
+    let error = |kind| DurationError { value: quoted(text), kind };
     if text == "0" {
         return Ok(Duration::ZERO);
     }
@@ -159,11 +152,7 @@ fn parse_number(text: &str) -> Result<(Number, &str), DurationErrorKind> {
     if whole.is_empty() && fraction.is_empty() {
         return Err(DurationErrorKind::Malformed);
     }
-    let mut number = Number {
-        whole: 0,
-        fraction: 0,
-        fraction_digits: 0,
-    };
+    let mut number = Number { whole: 0, fraction: 0, fraction_digits: 0 };
     if !whole.is_empty() {
         // Only digits, so all that can fail is the range.
         number.whole = whole.parse().map_err(|_| DurationErrorKind::TooLong)?;
@@ -192,10 +181,7 @@ pub fn seconds_from_f64(seconds: f64) -> Result<Duration, DurationError> {
         _ => DurationErrorKind::TooLong,
     };
     // Debug writes a large number with an exponent, Display with all its zeros.
-    Err(DurationError {
-        value: quoted(&format!("{seconds:?}")),
-        kind,
-    })
+    Err(DurationError { value: quoted(&format!("{seconds:?}")), kind })
 }
 
 /// Shows a moment as RFC 3339 in UTC with nine digits of a second, always 30 bytes:
@@ -215,10 +201,7 @@ impl fmt::Display for Rfc3339 {
         let second = since_epoch.as_secs() % 86_400;
         let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
         let nanosecond = since_epoch.subsec_nanos();
-        write!(
-            f,
-            "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}"
-        )?;
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")?;
         write!(f, ".{nanosecond:09}Z")
     }
 }
@@ -238,11 +221,7 @@ fn civil_from_days(days: u64) -> (u64, u64, u64) {
     let month = (5 * day + 2) / 153;
     let day = day - (153 * month + 2) / 5 + 1;
     let year = era * 400 + year;
-    if month < 10 {
-        (year, month + 3, day)
-    } else {
-        (year + 1, month - 9, day)
-    }
+    if month < 10 { (year, month + 3, day) } else { (year + 1, month - 9, day) }
 }
 
 /// Shows a duration as Go's `Duration.String` does: `0s`, `200µs`, `1.5s`, `1m30s`, `1h0m0s`.
@@ -304,24 +283,12 @@ mod tests {
             ("no fraction", "5.s", 5_000_000_000),
             ("fraction of a fraction", "1m.5s", 60_500_000_000),
             ("below a nanosecond", "1.9999999999s", 1_999_999_999),
-            (
-                "third of an hour",
-                "0.333333333333333333333333333333h",
-                1_199_999_999_999,
-            ),
+            ("third of an hour", "0.333333333333333333333333333333h", 1_199_999_999_999),
             ("tenth of an hour", "0.1h", 360_000_000_000),
-            (
-                "long fraction",
-                "0.00000000000000000000000000000000000000001s",
-                0,
-            ),
+            ("long fraction", "0.00000000000000000000000000000000000000001s", 0),
             ("leading zeros", "00000000000000000000000000001ns", 1),
             ("longest", LONGEST, i64::MAX as u64),
-            (
-                "longest in one unit",
-                "9223372036854775807ns",
-                i64::MAX as u64,
-            ),
+            ("longest in one unit", "9223372036854775807ns", i64::MAX as u64),
         ];
         for (name, text, expected_ns) in rows {
             for bare in [Bare::Seconds, Bare::Refused] {
@@ -333,11 +300,7 @@ mod tests {
 
     #[test]
     fn bare_numbers_are_seconds_only_where_allowed() {
-        let rows = [
-            ("whole", "30", 30_000),
-            ("fraction", "1.5", 1_500),
-            ("dot", ".25", 250),
-        ];
+        let rows = [("whole", "30", 30_000), ("fraction", "1.5", 1_500), ("dot", ".25", 250)];
         for (name, text, expected_ms) in rows {
             let duration = parse_duration(text, Bare::Seconds).expect(name);
             assert_eq!(duration, Duration::from_millis(expected_ms), "{name}");
@@ -376,10 +339,7 @@ mod tests {
             for bare in [Bare::Seconds, Bare::Refused] {
                 let error = parse_duration(text, bare).expect_err(name);
                 assert_eq!(error.kind(), kind, "{name}");
-                assert!(
-                    error.to_string().starts_with("invalid duration '"),
-                    "{name}"
-                );
+                assert!(error.to_string().starts_with("invalid duration '"), "{name}");
             }
         }
         let error = parse_duration("30", Bare::Refused).expect_err("no unit");
@@ -414,59 +374,21 @@ mod tests {
     fn moments_are_shown_in_utc() {
         let rows = [
             ("epoch", 0, 0, "1970-01-01T00:00:00.000000000Z"),
-            (
-                "nanoseconds",
-                1_796_066_214,
-                123_456_789,
-                "2026-11-30T19:16:54.123456789Z",
-            ),
-            (
-                "leap day of 2000",
-                951_782_400,
-                1,
-                "2000-02-29T00:00:00.000000001Z",
-            ),
+            ("nanoseconds", 1_796_066_214, 123_456_789, "2026-11-30T19:16:54.123456789Z"),
+            ("leap day of 2000", 951_782_400, 1, "2000-02-29T00:00:00.000000001Z"),
             ("after it", 951_868_800, 0, "2000-03-01T00:00:00.000000000Z"),
-            (
-                "no leap day in 2100",
-                4_107_542_399,
-                0,
-                "2100-02-28T23:59:59.000000000Z",
-            ),
-            (
-                "after it",
-                4_107_542_400,
-                0,
-                "2100-03-01T00:00:00.000000000Z",
-            ),
-            (
-                "end of a leap year",
-                1_735_689_599,
-                0,
-                "2024-12-31T23:59:59.000000000Z",
-            ),
-            (
-                "end of 9999",
-                253_402_300_799,
-                999_999_999,
-                "9999-12-31T23:59:59.999999999Z",
-            ),
-            (
-                "after 9999",
-                253_402_300_800,
-                0,
-                "9999-12-31T23:59:59.999999999Z",
-            ),
+            ("no leap day in 2100", 4_107_542_399, 0, "2100-02-28T23:59:59.000000000Z"),
+            ("after it", 4_107_542_400, 0, "2100-03-01T00:00:00.000000000Z"),
+            ("end of a leap year", 1_735_689_599, 0, "2024-12-31T23:59:59.000000000Z"),
+            ("end of 9999", 253_402_300_799, 999_999_999, "9999-12-31T23:59:59.999999999Z"),
+            ("after 9999", 253_402_300_800, 0, "9999-12-31T23:59:59.999999999Z"),
         ];
         for (name, seconds, nanoseconds, expected) in rows {
             let moment = UNIX_EPOCH + Duration::new(seconds, nanoseconds);
             assert_eq!(Rfc3339(moment).to_string(), expected, "{name}");
         }
         let before = UNIX_EPOCH - Duration::from_secs(1);
-        assert_eq!(
-            Rfc3339(before).to_string(),
-            "1970-01-01T00:00:00.000000000Z"
-        );
+        assert_eq!(Rfc3339(before).to_string(), "1970-01-01T00:00:00.000000000Z");
     }
 
     #[test]
@@ -475,33 +397,17 @@ mod tests {
             ("zero", Duration::ZERO, "0s"),
             ("nanoseconds", Duration::from_nanos(999), "999ns"),
             ("microseconds", Duration::from_micros(200), "200µs"),
-            (
-                "fraction of a microsecond",
-                Duration::from_nanos(1_100),
-                "1.1µs",
-            ),
+            ("fraction of a microsecond", Duration::from_nanos(1_100), "1.1µs"),
             ("milliseconds", Duration::from_millis(500), "500ms"),
-            (
-                "fraction of a millisecond",
-                Duration::from_nanos(2_000_001),
-                "2.000001ms",
-            ),
+            ("fraction of a millisecond", Duration::from_nanos(2_000_001), "2.000001ms"),
             ("seconds", Duration::from_secs(30), "30s"),
             ("fraction of a second", Duration::from_millis(1_500), "1.5s"),
             ("minutes", Duration::from_secs(90), "1m30s"),
             ("whole minutes", Duration::from_secs(60), "1m0s"),
             ("hours", Duration::from_secs(3600), "1h0m0s"),
-            (
-                "hours and a fraction",
-                Duration::from_millis(3_600_050),
-                "1h0m0.05s",
-            ),
+            ("hours and a fraction", Duration::from_millis(3_600_050), "1h0m0.05s"),
             ("longest read", DURATION_MAX, LONGEST),
-            (
-                "longest of all",
-                Duration::MAX,
-                "5124095576030431h0m15.999999999s",
-            ),
+            ("longest of all", Duration::MAX, "5124095576030431h0m15.999999999s"),
         ];
         for (name, duration, expected) in rows {
             assert_eq!(HumanDuration(duration).to_string(), expected, "{name}");

@@ -4,7 +4,8 @@ use std::io::{self, Write};
 
 use crate::outcome::Stream;
 use crate::wire::base64;
-use crate::wire::text::{Decoder, write_escaped};
+use crate::wire::json_string::write_escaped;
+use crate::wire::text::Decoder;
 
 /// Writes `{"event":"start","pid":…}`: the first event of a command.
 ///
@@ -27,11 +28,7 @@ pub fn write_ping(out: &mut dyn Write) -> io::Result<()> {
 /// # Errors
 /// As the writer.
 pub fn write_truncated(out: &mut dyn Write, stream: Stream) -> io::Result<()> {
-    writeln!(
-        out,
-        r#"{{"event":"truncated","stream":"{}"}}"#,
-        stream.name()
-    )
+    writeln!(out, r#"{{"event":"truncated","stream":"{}"}}"#, stream.name())
 }
 
 /// Writes bytes of `stream` as text in `data`. The decoder holds what is no whole character yet;
@@ -57,11 +54,7 @@ pub fn write_text(
     if last {
         decoder.finish(&mut emit)?;
     }
-    if begun {
-        out.write_all(b"\"}\n")
-    } else {
-        Ok(())
-    }
+    if begun { out.write_all(b"\"}\n") } else { Ok(()) }
 }
 
 /// Writes bytes of `stream` exactly, in `data_base64`.

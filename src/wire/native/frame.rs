@@ -59,10 +59,7 @@ impl Framer {
         let mut at = 0;
         while at < bytes.len() {
             if self.place == Place::String {
-                let plain = bytes[at..]
-                    .iter()
-                    .take_while(|byte| is_plain(**byte))
-                    .count();
+                let plain = bytes[at..].iter().take_while(|byte| is_plain(**byte)).count();
                 at += plain;
                 if at == bytes.len() {
                     break;
@@ -73,10 +70,7 @@ impl Framer {
                 Step::End => return Framed::Complete(self.scanned + at + 1),
                 Step::Before => return Framed::Complete(self.scanned + at),
                 Step::Broken(what) => {
-                    return Framed::Broken(Broken {
-                        offset: self.scanned + at,
-                        what,
-                    });
+                    return Framed::Broken(Broken { offset: self.scanned + at, what });
                 }
             }
         }
@@ -92,10 +86,7 @@ impl Framer {
             Place::String | Place::Escape => "the input ends inside a string",
             Place::Inside => "the input ends inside an array or an object",
         };
-        Framed::Broken(Broken {
-            offset: self.scanned,
-            what,
-        })
+        Framed::Broken(Broken { offset: self.scanned, what })
     }
 
     /// Bytes scanned so far.
@@ -164,9 +155,7 @@ enum Step {
 }
 
 fn level(depth: usize) -> Option<u128> {
-    u32::try_from(depth)
-        .ok()
-        .and_then(|depth| 1u128.checked_shl(depth))
+    u32::try_from(depth).ok().and_then(|depth| 1u128.checked_shl(depth))
 }
 
 fn is_plain(byte: u8) -> bool {
@@ -188,17 +177,9 @@ mod tests {
             ("scalar before a bracket", "12{", Framed::Complete(2)),
             ("unfinished scalar", "12", Framed::Incomplete),
             ("unfinished object", r#"{"a":1"#, Framed::Incomplete),
-            (
-                "other bracket",
-                "[1}",
-                broken(2, "a bracket that closes the other kind"),
-            ),
+            ("other bracket", "[1}", broken(2, "a bracket that closes the other kind")),
             ("closed before opened", "}", broken(0, "not JSON")),
-            (
-                "newline in a string",
-                "\"a\n",
-                broken(2, "a control byte inside a string"),
-            ),
+            ("newline in a string", "\"a\n", broken(2, "a control byte inside a string")),
             ("comma between values", ",", broken(0, "not JSON")),
         ];
         for (name, text, expected) in rows {

@@ -18,8 +18,8 @@ use crate::spec::{
     CAP_MAX_BYTES, DEFAULT_GRACE, Env, Keep, Leftovers, Limit, Overflow, Rlimits, Spec, Stdin,
 };
 use crate::wire::base64;
+use crate::wire::json_string::unescape_in_place;
 use crate::wire::size::parse_size;
-use crate::wire::text::unescape_in_place;
 use crate::wire::time::{Bare, HumanDuration, parse_duration, seconds_from_f64};
 
 use super::value::{Reader, Scalar};
@@ -100,11 +100,7 @@ impl Refusal {
 
     /// A refusal of bytes that are not JSON.
     pub fn syntax(offset: usize, message: impl Into<String>) -> Refusal {
-        Refusal {
-            offset: Some(offset),
-            syntax: true,
-            ..Refusal::new(None, message)
-        }
+        Refusal { offset: Some(offset), syntax: true, ..Refusal::new(None, message) }
     }
 }
 
@@ -117,18 +113,12 @@ pub fn decode(bytes: Vec<u8>, bounds: &Bounds) -> Result<Request, Refusal> {
     let mut fields = Fields::default();
     let mut json = serde_json::Deserializer::from_slice(&bytes);
     let base = bytes.as_ptr().addr();
-    let read = FieldsReader {
-        fields: &mut fields,
-        base,
-    }
-    .deserialize(&mut json);
+    let read = FieldsReader { fields: &mut fields, base }.deserialize(&mut json);
     if let Err(error) = read.and_then(|()| json.end()) {
         fields.refuse_json(&bytes, &error);
     }
     let tag = fields.tag.clone();
-    fields
-        .finish(bytes, bounds)
-        .map_err(|refusal| Refusal { tag, ..refusal })
+    fields.finish(bytes, bounds).map_err(|refusal| Refusal { tag, ..refusal })
 }
 
 /// What was read of a request so far. A field that was refused counts as given.
@@ -189,11 +179,8 @@ impl Part {
     }
 }
 
-const KEEP: [(&str, Keep); 3] = [
-    ("head", Keep::Head),
-    ("tail", Keep::Tail),
-    ("head+tail", Keep::HeadTail),
-];
+const KEEP: [(&str, Keep); 3] =
+    [("head", Keep::Head), ("tail", Keep::Tail), ("head+tail", Keep::HeadTail)];
 const OVERFLOW: [(&str, Overflow); 2] = [("discard", Overflow::Discard), ("stop", Overflow::Stop)];
 
 /// Every field, for the message about one that is none of them.
@@ -216,8 +203,7 @@ impl Fields {
         if well_formed {
             let field = self.current.take();
             let message = without_place(error);
-            self.refusal
-                .get_or_insert_with(|| Refusal::new(field.as_deref(), message));
+            self.refusal.get_or_insert_with(|| Refusal::new(field.as_deref(), message));
         } else {
             let offset = offset(bytes, error.line(), error.column());
             let message = format!("invalid JSON: {} at byte {offset}", without_place(error));
@@ -263,10 +249,7 @@ impl Fields {
             _ => match self.both.set(key, value) {
                 Some(result) => result?,
                 None => {
-                    return Err(format!(
-                        "unknown field {}: the fields are {NAMES}",
-                        quoted(key)
-                    ));
+                    return Err(format!("unknown field {}: the fields are {NAMES}", quoted(key)));
                 }
             },
         }
@@ -275,9 +258,7 @@ impl Fields {
 
     /// Counts a string towards [`ARGUMENTS_MAX_BYTES`]; whether it still fits.
     fn fits(&mut self, field: &str, len: usize) -> bool {
-        self.arguments_bytes = self
-            .arguments_bytes
-            .saturating_add(len + 1 + size_of::<usize>());
+        self.arguments_bytes = self.arguments_bytes.saturating_add(len + 1 + size_of::<usize>());
         if self.arguments_bytes > ARGUMENTS_MAX_BYTES {
             let message = format!(
                 "command and env take more than {ARGUMENTS_MAX_BYTES} bytes, which the kernel \
@@ -299,10 +280,7 @@ impl Fields {
                 Err(message) => self.refuse(&field, message),
             }
         };
-        let value = map.next_value_seed(Reader {
-            item: Some(&mut item),
-            entry: None,
-        })?;
+        let value = map.next_value_seed(Reader { item: Some(&mut item), entry: None })?;
         match value {
             Scalar::Array if index == 0 => self.refuse("command", "command is an empty array"),
             Scalar::Array => {}
@@ -321,11 +299,7 @@ impl Fields {
                 wrong(&other, "an array of strings, or a string for /bin/sh -c"),
             ),
         }
-        if self
-            .command
-            .first()
-            .is_some_and(|program| program.is_empty())
-        {
+        if self.command.first().is_some_and(|program| program.is_empty()) {
             self.refuse("command[0]", "the program is an empty string");
         }
         Ok(())
@@ -358,10 +332,7 @@ impl Fields {
             };
             self.refuse("env", problem);
         };
-        let value = map.next_value_seed(Reader {
-            item: None,
-            entry: Some(&mut entry),
-        })?;
+        let value = map.next_value_seed(Reader { item: None, entry: Some(&mut entry) })?;
         if !matches!(value, Scalar::Object) {
             self.refuse("env", "env must be an object of strings");
         }
@@ -381,9 +352,12 @@ impl Fields {
                 _ => return None,
             };
             let number = if bytes { size(value) } else { count(value) };
-            Some(number.and_then(|number| match number >= least {
-                true => Ok(*slot = Some(number)),
-                false => Err(format!("invalid value {number}: the least is {least}")),
+            Some(number.and_then(|number| {
+                if number < least {
+                    return Err(format!("invalid value {number}: the least is {least}"));
+                }
+                *slot = Some(number);
+                Ok(())
             }))
         })?;
         self.rlimits = rlimits;
@@ -397,11 +371,7 @@ impl Fields {
     ) -> Result<(), A::Error> {
         let mut part = Part::default();
         self.read_object(field, map, |key, value| part.set(key, value))?;
-        *(if field == "stdout_limit" {
-            &mut self.stdout
-        } else {
-            &mut self.stderr
-        }) = part;
+        *(if field == "stdout_limit" { &mut self.stdout } else { &mut self.stderr }) = part;
         Ok(())
     }
 
@@ -426,10 +396,7 @@ impl Fields {
             let key: String = key.chars().take(64).collect();
             self.refuse(&format!("{field}.{key}"), problem);
         };
-        let value = map.next_value_seed(Reader {
-            item: None,
-            entry: Some(&mut entry),
-        })?;
+        let value = map.next_value_seed(Reader { item: None, entry: Some(&mut entry) })?;
         if !matches!(value, Scalar::Object) {
             self.refuse(field, wrong(&value, "an object"));
         }
@@ -462,51 +429,32 @@ impl Fields {
             let part = part.or(self.both);
             let overflow = part.overflow.unwrap_or(Overflow::Discard);
             let unlimited = self.stream && part.cap.is_none();
-            let cap = if unlimited {
-                usize::MAX
-            } else {
-                part.cap.unwrap_or(bounds.cap)
-            };
+            let cap = if unlimited { usize::MAX } else { part.cap.unwrap_or(bounds.cap) };
             let held = !self.stream && !self.no_capture;
             let ceiling = bounds.cap_ceiling.filter(|ceiling| held && *ceiling < cap);
             lowered = lowered.or(ceiling);
             let plain = self.stream || overflow == Overflow::Stop;
             let keep = part.keep.unwrap_or(if plain { Keep::Head } else { keep });
-            Limit {
-                cap: ceiling.unwrap_or(cap),
-                keep,
-                overflow,
-            }
+            Limit { cap: ceiling.unwrap_or(cap), keep, overflow }
         };
         let stdout = limit(self.stdout, Keep::Head);
         let stderr = limit(self.stderr, Keep::HeadTail);
         let spec = Spec {
             argv: self.command,
             cwd: self.cwd,
-            env: Env {
-                clear: self.clear_env,
-                set: self.env,
-            },
+            env: Env { clear: self.clear_env, set: self.env },
             stdin,
             timeout: Some(self.timeout.unwrap_or(bounds.timeout)),
             grace: self.grace.unwrap_or(DEFAULT_GRACE),
             stdout,
             stderr,
             merge_stderr: self.merge_stderr,
-            leftovers: if self.leave {
-                Leftovers::Leave
-            } else {
-                Leftovers::Kill
-            },
+            leftovers: if self.leave { Leftovers::Leave } else { Leftovers::Kill },
             rlimits: self.rlimits,
         };
         Ok(Request {
             spec,
-            encoding: if self.base64 {
-                Encoding::Base64
-            } else {
-                Encoding::Utf8
-            },
+            encoding: if self.base64 { Encoding::Base64 } else { Encoding::Utf8 },
             capture: !self.no_capture,
             stream: self.stream,
             tag: self.tag,
@@ -529,10 +477,7 @@ impl Fields {
         });
         let no_command = !given("command");
         if let Some((one, other)) = clash {
-            self.refuse(
-                other,
-                format!("{other} and {one} exclude each other: leave one out"),
-            );
+            self.refuse(other, format!("{other} and {one} exclude each other: leave one out"));
         }
         if no_command {
             self.refuse(
@@ -547,21 +492,14 @@ impl Fields {
         for (field, value) in [("timeout", self.timeout), ("grace", self.grace)] {
             if let Some(value) = value.filter(|value| *value > longest) {
                 let (value, longest) = (HumanDuration(value), HumanDuration(longest));
-                self.refuse(
-                    field,
-                    format!("invalid {field} {value}: the longest is {longest}"),
-                );
+                self.refuse(field, format!("invalid {field} {value}: the longest is {longest}"));
             }
         }
         let (both, stream) = (self.both, self.stream);
         for (field, part) in [("stdout_limit", self.stdout), ("stderr_limit", self.stderr)] {
             let Part { keep, overflow, .. } = part.or(both);
             let other = keep.is_some_and(|keep| keep != Keep::Head);
-            let field = if part.keep.is_some() {
-                &format!("{field}.keep")
-            } else {
-                "keep"
-            };
+            let field = if part.keep.is_some() { &format!("{field}.keep") } else { "keep" };
             if other && stream {
                 self.refuse(field, "stream: true keeps the head: leave keep out");
             } else if other && overflow == Some(Overflow::Stop) {
@@ -641,11 +579,7 @@ fn text(value: &Scalar) -> Result<String, String> {
 /// A string that goes to the system, so without a NUL.
 fn string(value: &Scalar) -> Result<String, String> {
     let text = text(value)?;
-    if text.contains('\0') {
-        Err("the value holds a NUL byte".to_owned())
-    } else {
-        Ok(text)
-    }
+    if text.contains('\0') { Err("the value holds a NUL byte".to_owned()) } else { Ok(text) }
 }
 
 fn boolean(value: &Scalar) -> Result<bool, String> {
@@ -661,10 +595,7 @@ fn one_of<T: Copy>(value: &Scalar, choices: &[(&str, T)]) -> Result<T, String> {
         _ => None,
     };
     chosen.map(|(_, choice)| *choice).ok_or_else(|| {
-        let names: Vec<_> = choices
-            .iter()
-            .map(|(name, _)| format!("{name:?}"))
-            .collect();
+        let names: Vec<_> = choices.iter().map(|(name, _)| format!("{name:?}")).collect();
         wrong(value, &names.join(" or "))
     })
 }
@@ -680,19 +611,16 @@ fn size(value: &Scalar) -> Result<u64, String> {
     match value {
         Scalar::Text(text) => parse_size(text).map_err(|error| error.to_string()),
         Scalar::Unsigned(value) => Ok(*value),
-        other => Err(wrong(
-            other,
-            "a whole number of bytes, or a string like \"4M\"",
-        )),
+        other => Err(wrong(other, "a whole number of bytes, or a string like \"4M\"")),
     }
 }
 
 fn cap(value: &Scalar) -> Result<usize, String> {
     match size(value)? {
         0 => Err("invalid size 0: the least is 1; capture: false keeps nothing".to_owned()),
-        bytes if bytes > CAP_MAX_BYTES as u64 => Err(format!(
-            "invalid size {bytes}: the most is {CAP_MAX_BYTES} bytes"
-        )),
+        bytes if bytes > CAP_MAX_BYTES as u64 => {
+            Err(format!("invalid size {bytes}: the most is {CAP_MAX_BYTES} bytes"))
+        }
         bytes => Ok(usize::try_from(bytes).expect("at most CAP_MAX_BYTES")),
     }
 }
@@ -706,10 +634,7 @@ fn duration(value: &Scalar) -> Result<Duration, String> {
         Scalar::Float(seconds) => *seconds,
         Scalar::Negative(seconds) => *seconds as f64,
         other => {
-            return Err(wrong(
-                other,
-                "a number of seconds, or a string like \"1m30s\"",
-            ));
+            return Err(wrong(other, "a number of seconds, or a string like \"1m30s\""));
         }
     };
     seconds_from_f64(seconds).map_err(|error| error.to_string())
@@ -728,10 +653,7 @@ fn without_place(error: &serde_json::Error) -> String {
 fn offset(bytes: &[u8], line: usize, column: usize) -> usize {
     let newlines = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
     let line_start = match line.checked_sub(2) {
-        Some(before) => newlines
-            .map(|(at, _)| at + 1)
-            .nth(before)
-            .unwrap_or(bytes.len()),
+        Some(before) => newlines.map(|(at, _)| at + 1).nth(before).unwrap_or(bytes.len()),
         None => 0,
     };
     (line_start + column.saturating_sub(1)).min(bytes.len())

@@ -7,9 +7,8 @@ use crate::capture::Capture;
 use crate::outcome::{Cancel, End, Exit, Outcome, Stage, StartError, Stream, signal_name};
 use crate::spec::{Keep, Spec};
 use crate::wire::base64;
-use crate::wire::text::{
-    Decoder, continuation_prefix, incomplete_suffix, write_escaped, write_string,
-};
+use crate::wire::json_string::{write_escaped, write_string};
+use crate::wire::text::{Decoder, continuation_prefix, incomplete_suffix};
 use crate::wire::time::{HumanDuration, Rfc3339};
 
 use super::request::{Encoding, Refusal};
@@ -61,30 +60,14 @@ pub fn write_answer(out: &mut dyn Write, answer: &Answer<'_>) -> io::Result<()> 
         _ => out.write_all(br#","exit_code":null"#)?,
     }
     if let Some(Exit::Signal(signal)) = outcome.leader {
-        write!(
-            out,
-            r#","signal":{signal},"signal_name":"{}""#,
-            signal_name(signal)
-        )?;
+        write!(out, r#","signal":{signal},"signal_name":"{}""#, signal_name(signal))?;
     }
     if let Some(reason) = reason(spec, outcome) {
         out.write_all(br#","reason":"#)?;
         write_string(out, &reason)?;
     }
-    write_output(
-        out,
-        Stream::Stdout,
-        &answer.stdout,
-        outcome.stdout_incomplete,
-        answer.encoding,
-    )?;
-    write_output(
-        out,
-        Stream::Stderr,
-        &answer.stderr,
-        outcome.stderr_incomplete,
-        answer.encoding,
-    )?;
+    write_output(out, Stream::Stdout, &answer.stdout, outcome.stdout_incomplete, answer.encoding)?;
+    write_output(out, Stream::Stderr, &answer.stderr, outcome.stderr_incomplete, answer.encoding)?;
     if outcome.left_running {
         out.write_all(br#","left_running":true"#)?;
     }
@@ -94,10 +77,7 @@ pub fn write_answer(out: &mut dyn Write, answer: &Answer<'_>) -> io::Result<()> 
     if let Some(cap) = answer.cap_lowered_to {
         write!(out, r#","cap_lowered_to":{cap}"#)?;
     }
-    let end_time = outcome
-        .start_time
-        .checked_add(outcome.duration)
-        .unwrap_or(outcome.start_time);
+    let end_time = outcome.start_time.checked_add(outcome.duration).unwrap_or(outcome.start_time);
     write!(
         out,
         r#","start_time":"{}","end_time":"{}","duration":{},"cpu_seconds":{},"max_rss_bytes":{}"#,
@@ -203,11 +183,7 @@ fn reason(spec: &Spec, outcome: &Outcome) -> Option<String> {
             format!("the command was still running at its timeout of {timeout}")
         }
         End::OutputLimit(stream) => {
-            let limit = if stream == Stream::Stdout {
-                spec.stdout
-            } else {
-                spec.stderr
-            };
+            let limit = if stream == Stream::Stdout { spec.stdout } else { spec.stderr };
             let (name, cap) = (stream.name(), limit.cap);
             format!("{name} went past its max_output_size of {cap} bytes with overflow stop")
         }
@@ -241,13 +217,8 @@ fn write_output(
     let shown = Shown::new(output, encoding);
     write!(out, r#","{name}_bytes":{}"#, shown.received)?;
     if shown.dropped > 0 {
-        let Shown {
-            dropped, gap_at, ..
-        } = shown;
-        write!(
-            out,
-            r#","{name}_truncated":true,"{name}_dropped_bytes":{dropped}"#
-        )?;
+        let Shown { dropped, gap_at, .. } = shown;
+        write!(out, r#","{name}_truncated":true,"{name}_dropped_bytes":{dropped}"#)?;
         write!(out, r#","{name}_gap_at":{gap_at}"#)?;
     }
     if incomplete {
@@ -283,11 +254,7 @@ impl<'a> Shown<'a> {
     fn new(output: &Output<'a>, encoding: Encoding) -> Shown<'a> {
         let capture = match output {
             Output::Kept(capture) => capture,
-            Output::Sent {
-                received,
-                sent,
-                replaced,
-            } => {
+            Output::Sent { received, sent, replaced } => {
                 return Shown {
                     received: *received,
                     dropped: received - sent,
