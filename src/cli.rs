@@ -1,13 +1,15 @@
 //! The command line: what was typed, turned into what a mode needs.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::ErrorKind;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::doctor;
 use crate::json;
 use crate::outcome::EXIT_FAILURE;
+use crate::say;
 use crate::spec::CAP_MAX_BYTES;
 use crate::wire::size::parse_size;
 use crate::wire::time::{Bare, parse_duration};
@@ -31,6 +33,8 @@ enum Mode {
     /// Example: echo '{"command":["echo","hi"]}' | runcap json
     #[command(verbatim_doc_comment)]
     Json(Json),
+    /// Shows which kernel interfaces are in use here, and which promise is weaker without each.
+    Doctor,
 }
 
 #[derive(Debug, Args)]
@@ -47,6 +51,9 @@ struct Json {
     /// Bytes of one request; a larger one is refused and ends the run.
     #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = size)]
     max_request_size: usize,
+    /// Kill the running command when runcap dies, however that happens.
+    #[arg(long)]
+    die_with_parent: bool,
 }
 
 /// Does what the arguments say and returns runcap's exit code.
@@ -60,13 +67,19 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> u8 {
         }
     };
     match cli.mode {
+        Mode::Doctor => match doctor::write_report(&mut std::io::stdout()) {
+            Ok(()) => 0,
+            // Nobody reads on: that is the reader's choice.
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => 0,
+            Err(error) => {
+                say(format_args!("cannot write to stdout: {error}"));
+                EXIT_FAILURE
+            }
+        },
         Mode::Json(options) if options.default_timeout > options.max_timeout => {
-            // Nobody may be there to read it.
-            let _ = writeln!(
-                std::io::stderr(),
-                "runcap: --default-timeout is longer than --max-timeout: raise the one or lower \
-                 the other"
-            );
+            say(format_args!(
+                "--default-timeout is longer than --max-timeout: raise the one or lower the other"
+            ));
             EXIT_FAILURE
         }
         Mode::Json(options) => json::serve_stdin(&json::Options {
@@ -74,6 +87,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> u8 {
             default_timeout: options.default_timeout,
             timeout_max: options.max_timeout,
             request_max_bytes: options.max_request_size,
+            die_with_parent: options.die_with_parent,
         }),
     }
 }

@@ -4,6 +4,7 @@ compile_error!("runcap relies on Linux process groups, pidfds and /proc; it buil
 
 pub mod capture;
 pub mod cli;
+pub mod doctor;
 pub mod json;
 pub mod live;
 pub mod outcome;
@@ -12,3 +13,12 @@ pub mod run;
 pub mod spec;
 mod sys;
 pub mod wire;
+
+#[doc(hidden)]
+pub use sys::feature;
+
+/// One line of runcap's own on stderr.
+fn say(line: std::fmt::Arguments<'_>) {
+    // Nobody may be there to read it.
+    let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("runcap: {line}\n"));
+}

@@ -147,6 +147,11 @@ pub const EXIT_TIMED_OUT: u8 = 124;
 /// Exit code of runcap when runcap itself failed or was called wrongly.
 pub const EXIT_FAILURE: u8 = 125;
 
+/// Exit code of runcap when the command died of `signal`, or runcap was told to end by it.
+pub fn exit_code_of_signal(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(u8::MAX)
+}
+
 /// The name of a signal: `SIGKILL`, `SIGRTMIN+3`, `signal 32`.
 pub fn signal_name(signal: i32) -> String {
     crate::sys::signal::name(signal)

@@ -42,6 +42,8 @@ pub struct Spec {
     pub leftovers: Leftovers,
     /// Resource limits set on the child, see setrlimit(2).
     pub rlimits: Rlimits,
+    /// The leader is killed when the thread that runs it dies, SIGKILL of runcap included.
+    pub die_with_parent: bool,
 }
 
 /// The child's environment: `set` over what runcap inherited, or over nothing.

@@ -118,7 +118,7 @@ impl Shared {
 
 /// Copies `pipe` into `sink` until the end of the stream, the stop or the first overflow.
 pub(super) fn copy(
-    pipe: PipeReader,
+    pipe: &PipeReader,
     sink: &mut dyn Sink,
     overflow: Overflow,
     shared: &Shared,
@@ -160,14 +160,14 @@ enum Failure {
     Sink,
 }
 
-struct Source {
-    pipe: PipeReader,
+struct Source<'a> {
+    pipe: &'a PipeReader,
     scratch: Vec<u8>,
     /// Whether splice to /dev/null has worked so far.
     splice: bool,
 }
 
-impl Source {
+impl Source<'_> {
     /// Reads at most `most` bytes and writes them to `sink`.
     fn pass(&mut self, sink: &mut dyn Sink, most: usize) -> Result<usize, Failure> {
         let scratch = &mut self.scratch[..most.min(READ_BYTES)];

@@ -5,8 +5,12 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use crate::sys::proc::live_group_members;
+use crate::sys::proc::{self, Process};
 use crate::sys::process::{self, Reaped};
+use crate::sys::signal::KILL;
+
+use super::members::Members;
+use super::registry::{self, Started};
 
 /// The unreaped leader of a process group.
 pub(super) struct Leader {
@@ -15,12 +19,14 @@ pub(super) struct Leader {
     /// again after a short while.
     pidfd: Option<OwnedFd>,
     ended: bool,
+    pub(super) members: Members,
 }
 
 impl Leader {
-    /// Takes over the child `pid`, which leads its own group.
-    pub(super) fn new(pid: u32) -> Leader {
-        Leader { pid, pidfd: process::pidfd_open(pid).ok(), ended: false }
+    /// Takes over a child that leads its own group.
+    pub(super) fn new(started: Started) -> Leader {
+        let pidfd = process::pidfd_open(started.pid).ok();
+        Leader { pid: started.pid, pidfd, ended: false, members: Members::new(started) }
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -47,15 +53,29 @@ impl Leader {
         let _ = process::kill(self.pid, signal);
     }
 
-    /// A live process of the group, if there is one.
-    pub(super) fn live_member(&self) -> Option<Member> {
-        let pid = *live_group_members(self.pid).first()?;
-        Some(Member { pidfd: process::pidfd_open(pid).ok() })
+    /// Sends KILL to a process of the command that is not its leader, through a descriptor, so
+    /// that it reaches that process or none; returns what to wait for.
+    pub(super) fn kill_member(&self, member: &Process) -> Member {
+        let pidfd = process::pidfd_open(member.pid).ok();
+        // Looked at once more after the descriptor is open: if the number changed hands before,
+        // the descriptor is of a stranger; if it does later, it is of a dead process.
+        let same = proc::process(member.pid).is_some_and(|now| self.members.holds(&now));
+        if same {
+            // ESRCH: it ended meanwhile. EPERM: it is another user's now, and will be found alive.
+            let _ = match &pidfd {
+                Some(pidfd) => process::pidfd_send_signal(pidfd.as_fd(), KILL),
+                None => process::kill(member.pid, KILL),
+            };
+        }
+        Member { pidfd: pidfd.filter(|_| same) }
     }
 
-    /// Reaps the leader; `None` when it has not ended (or was reaped by somebody else).
+    /// Reaps the leader; `None` when it has not ended (or was reaped by somebody else). From here
+    /// on its number may be anybody's.
     pub(super) fn reap(self) -> Option<Reaped> {
-        process::reap(self.pid).ok().flatten()
+        let reaped = process::reap(self.pid).ok().flatten();
+        registry::forget(self.pid);
+        reaped
     }
 }
 
@@ -65,6 +85,12 @@ pub(super) struct Member {
 }
 
 impl Member {
+    /// Waits for `process`, whose number may change hands: then the wait is for a stranger, and
+    /// short, since whoever waits looks again.
+    pub(super) fn new(process: &Process) -> Member {
+        Member { pidfd: process::pidfd_open(process.pid).ok() }
+    }
+
     /// Readable once the process has ended.
     pub(super) fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.pidfd.as_ref().map(AsFd::as_fd)

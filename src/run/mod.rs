@@ -5,25 +5,32 @@
 //! cannot belong to anybody else while they are signalled.
 
 mod copy;
+mod keeper;
 mod leader;
+mod members;
+mod registry;
 mod spawn;
 mod supervise;
+mod sweep;
 
 use std::io::{self, PipeReader, PipeWriter, pipe};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::process::Stdio;
 use std::sync::mpsc::{Sender, channel};
-use std::thread::{self, Scope};
+use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
 pub use copy::Sink;
+pub use keeper::{KEPT_STREAMS_MAX, kept_streams};
 pub use spawn::DEFAULT_PATH;
 
 use crate::outcome::{Exit, Outcome, Stage, StartError, Stream};
-use crate::spec::{Spec, Stdin};
+use crate::spec::{Leftovers, Spec, Stdin};
 use crate::sys;
+use crate::sys::poll::Event;
 use copy::{Shared, State};
 use leader::Leader;
+use supervise::Ended;
 
 /// How long after the leader's end the ends of its streams are waited for: what a short-lived
 /// background process still writes is taken, one that holds the pipe does not hold runcap.
@@ -46,8 +53,10 @@ pub struct Sinks<'a> {
 
 /// Who may end a command early, and who wants to hear of it.
 pub struct Control<'a> {
-    /// Readable once the command must end.
+    /// Readable once the command must end, as at a deadline. It stays readable.
     pub stop: Option<BorrowedFd<'a>>,
+    /// Readable once the command must end without grace. It stays readable.
+    pub kill: Option<BorrowedFd<'a>>,
     /// Where the answer goes: the command is canceled when its reader is gone (POLLERR, POLLHUP).
     pub reader: Option<BorrowedFd<'a>>,
     /// Told the leader's pid before any output is passed on, and then again and again.
@@ -66,18 +75,74 @@ pub trait Observer {
 /// Time between two calls of [`Observer::tick`].
 pub const TICK: Duration = Duration::from_secs(1);
 
-/// Puts this process in order for running commands; call it once, before the first.
+/// How a process runs commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Concurrency {
+    /// Never two at once: an orphan that comes is the running command's.
+    OneAtATime,
+    /// Any number at once.
+    Many,
+}
+
+/// Puts this process in order for running commands and nothing else; call it once, before the
+/// first.
 ///
 /// Descriptors that it inherited beyond 0, 1 and 2 become close-on-exec, signals that it inherited
-/// as ignored get their default back (except SIGPIPE), and a write past RLIMIT_FSIZE becomes an
-/// error.
+/// as ignored get their default back in its children, a write past RLIMIT_FSIZE becomes an error,
+/// and the process becomes a subreaper: orphans come to it, and it reaps every child that is not
+/// a command's leader. Children that it has already are never signalled.
 ///
 /// # Errors
 /// When inherited descriptors cannot be kept from the commands.
-pub fn prepare_process() -> io::Result<()> {
+pub fn prepare_process(concurrency: Concurrency) -> io::Result<()> {
     sys::signal::restore_defaults();
     sys::signal::survive_file_size_limit();
-    sys::signal::keep_descriptors_from_children()
+    sys::signal::keep_descriptors_from_children()?;
+    // Without it (before Linux 3.4) orphans go to PID 1, and only the group is left to go by.
+    let _ = sys::process::become_subreaper();
+    registry::take_over(concurrency == Concurrency::OneAtATime);
+    // As PID 1 it gets the whole container's orphans, at any time.
+    if std::process::id() == 1 || registry::has_others() {
+        keeper::reap_from_now_on();
+    }
+    Ok(())
+}
+
+/// The descriptors that end what runs when runcap is told to end.
+#[derive(Debug, Clone, Copy)]
+pub struct EndSignals {
+    stop: &'static Event,
+    kill: &'static Event,
+}
+
+impl EndSignals {
+    /// Readable from the first signal on, see [`Control::stop`].
+    pub fn stop(&self) -> BorrowedFd<'static> {
+        self.stop.as_fd()
+    }
+
+    /// Readable from the second signal on, see [`Control::kill`].
+    pub fn kill(&self) -> BorrowedFd<'static> {
+        self.kill.as_fd()
+    }
+}
+
+/// Takes TERM, INT, HUP and QUIT, so that they end what runs and not this process; call it once.
+/// Those that the caller had this process ignore stay ignored.
+///
+/// # Errors
+/// Out of descriptors.
+pub fn watch_ending_signals() -> io::Result<EndSignals> {
+    // Handlers may run until the process ends, so what they notify lives as long.
+    let stop = Box::leak(Box::new(Event::new()?));
+    let kill = Box::leak(Box::new(Event::new()?));
+    sys::signal::watch_ending(stop, kill);
+    Ok(EndSignals { stop, kill })
+}
+
+/// The signal that told this process to end, if one did.
+pub fn told_to_end() -> Option<i32> {
+    sys::signal::told_to_end()
 }
 
 /// Runs `spec` to its end and returns how it ended.
@@ -95,7 +160,7 @@ pub fn run(spec: &Spec, sinks: Sinks<'_>, control: Control<'_>) -> Result<Outcom
     let (start_time, start) = (SystemTime::now(), Instant::now());
     // Borrowed again for as long as the threads live, which is shorter than the caller's loan.
     let sinks = Sinks { stdout: &mut *sinks.stdout, stderr: &mut *sinks.stderr };
-    let (end, leader) = thread::scope(|scope| {
+    let (ended, leader, held) = thread::scope(|scope| {
         let mut control = control;
         let threads = Threads::start(scope, spec, sinks, &shared)
             .map_err(|source| resources(spec, source))?;
@@ -104,11 +169,20 @@ pub fn run(spec: &Spec, sinks: Sinks<'_>, control: Control<'_>) -> Result<Outcom
             observer.started(leader.pid());
         }
         threads.hand_over(ours);
-        let end = supervise::supervise(spec, &mut leader, &shared, control, start);
+        let ended = supervise::supervise(spec, &mut leader, &shared, control, start);
         shared.stop();
-        Ok((end, leader))
+        Ok((ended, leader, threads.join()))
     })?;
+    let Ended { end, living, killed } = ended;
+    sweep::reap(&leader);
     let reaped = leader.reap();
+    if !living.is_empty() {
+        registry::leave_running(&living);
+        keeper::reap_from_now_on();
+        if spec.leftovers == Leftovers::Leave {
+            keeper::drain(held);
+        }
+    }
     Ok(Outcome {
         end,
         leader: reaped.map(|reaped| match reaped.status {
@@ -117,8 +191,8 @@ pub fn run(spec: &Spec, sinks: Sinks<'_>, control: Control<'_>) -> Result<Outcom
         }),
         stdout_incomplete: shared.state(Stream::Stdout) != State::Ended,
         stderr_incomplete: shared.state(Stream::Stderr) != State::Ended,
-        left_running: false,
-        killed_processes: 0,
+        left_running: !living.is_empty() || reaped.is_none(),
+        killed_processes: killed,
         start_time,
         duration: start.elapsed(),
         cpu: reaped.map_or(Duration::ZERO, |reaped| reaped.cpu),
@@ -162,28 +236,31 @@ fn pipes(spec: &Spec) -> io::Result<([Stdio; 3], Ours)> {
 
 /// The threads of one command. They exist before it does, so that a thread that cannot be had is
 /// a clean refusal, and wait for their pipe; without one they end.
-struct Threads {
-    feeder: Option<Sender<PipeWriter>>,
-    stdout: Sender<PipeReader>,
-    stderr: Option<Sender<PipeReader>>,
+struct Threads<'scope> {
+    feeder: Option<Worker<'scope, PipeWriter>>,
+    stdout: Worker<'scope, PipeReader>,
+    stderr: Option<Worker<'scope, PipeReader>>,
 }
 
-impl Threads {
-    fn start<'scope, 'env>(
+impl<'scope> Threads<'scope> {
+    fn start<'env>(
         scope: &'scope Scope<'scope, 'env>,
         spec: &'env Spec,
         sinks: Sinks<'env>,
         shared: &'env Shared,
-    ) -> io::Result<Threads> {
+    ) -> io::Result<Threads<'scope>> {
         let feeder = match &spec.stdin {
             Stdin::Null => None,
-            Stdin::Bytes(bytes) => {
-                Some(thread_with(scope, |pipe| copy::feed(pipe, bytes, shared))?)
-            }
+            Stdin::Bytes(bytes) => Some(Worker::start(scope, move |pipe| {
+                copy::feed(pipe, bytes, shared);
+                None
+            })?),
         };
         let copier = |stream, sink, overflow| {
-            thread_with(scope, move |pipe| {
-                shared.set_state(stream, copy::copy(pipe, sink, overflow, shared));
+            Worker::start(scope, move |pipe: PipeReader| {
+                let state = copy::copy(&pipe, sink, overflow, shared);
+                shared.set_state(stream, state);
+                (state == State::Stopped).then_some(pipe)
             })
         };
         let stdout = copier(Stream::Stdout, sinks.stdout, spec.stdout.overflow)?;
@@ -197,29 +274,50 @@ impl Threads {
     }
 
     /// Gives every thread its pipe.
-    fn hand_over(self, ours: Ours) {
-        const ALIVE: &str = "the thread waits for its pipe";
-        if let (Some(thread), Some(pipe)) = (self.feeder, ours.stdin) {
-            thread.send(pipe).expect(ALIVE);
+    fn hand_over(&self, ours: Ours) {
+        if let (Some(worker), Some(pipe)) = (&self.feeder, ours.stdin) {
+            worker.give(pipe);
         }
-        self.stdout.send(ours.stdout).expect(ALIVE);
-        if let (Some(thread), Some(pipe)) = (self.stderr, ours.stderr) {
-            thread.send(pipe).expect(ALIVE);
+        self.stdout.give(ours.stdout);
+        if let (Some(worker), Some(pipe)) = (&self.stderr, ours.stderr) {
+            worker.give(pipe);
         }
+    }
+
+    /// Waits for their ends and returns the pipes whose end was not reached.
+    fn join(self) -> Vec<PipeReader> {
+        self.feeder.and_then(Worker::join);
+        let stderr = self.stderr.and_then(Worker::join);
+        self.stdout.join().into_iter().chain(stderr).collect()
     }
 }
 
 /// A thread that waits for one pipe and works on it.
-fn thread_with<'scope, P: Send + 'scope>(
-    scope: &'scope Scope<'scope, '_>,
-    work: impl FnOnce(P) + Send + 'scope,
-) -> io::Result<Sender<P>> {
-    let (sender, pipe) = channel();
-    let wait_and_work = move || {
-        if let Ok(pipe) = pipe.recv() {
-            work(pipe);
+struct Worker<'scope, P> {
+    pipe: Sender<P>,
+    thread: ScopedJoinHandle<'scope, Option<PipeReader>>,
+}
+
+impl<'scope, P: Send + 'scope> Worker<'scope, P> {
+    fn start(
+        scope: &'scope Scope<'scope, '_>,
+        work: impl FnOnce(P) -> Option<PipeReader> + Send + 'scope,
+    ) -> io::Result<Worker<'scope, P>> {
+        let (sender, pipe) = channel();
+        let wait_and_work = move || pipe.recv().ok().and_then(work);
+        let builder = thread::Builder::new().stack_size(THREAD_STACK_BYTES);
+        Ok(Worker { pipe: sender, thread: builder.spawn_scoped(scope, wait_and_work)? })
+    }
+
+    fn give(&self, pipe: P) {
+        self.pipe.send(pipe).expect("the thread waits for its pipe");
+    }
+
+    fn join(self) -> Option<PipeReader> {
+        match self.thread.join() {
+            Ok(pipe) => pipe,
+            // A sink that panicked: the panic is its caller's.
+            Err(panic) => std::panic::resume_unwind(panic),
         }
-    };
-    thread::Builder::new().stack_size(THREAD_STACK_BYTES).spawn_scoped(scope, wait_and_work)?;
-    Ok(sender)
+    }
 }

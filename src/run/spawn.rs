@@ -3,7 +3,8 @@
 //! The only place that starts a process. std's `Command` uses posix_spawn (vfork-like: no copy of
 //! the page tables, so its cost does not grow with runcap's memory) as long as the program is a
 //! path and nothing has to run between fork and exec. So the program is looked up here, in the
-//! child's own `PATH`, and only `rlimits` takes the fork path. The loser was a fork of our own for
+//! child's own `PATH`, and only `rlimits` and
+//! `die_with_parent` take the fork path. The loser was a fork of our own for
 //! everything: measured, 50 times slower with 1 GB touched.
 
 use std::borrow::Cow;
@@ -19,6 +20,8 @@ use std::time::{Duration, Instant};
 use crate::outcome::{Stage, StartError};
 use crate::spec::{Env, Spec};
 use crate::sys::{self, errno};
+
+use super::registry::{self, Started};
 
 /// Where a program is looked up when the child has no `PATH`: what musl's execvp takes.
 pub const DEFAULT_PATH: &str = "/usr/local/bin:/bin:/usr/bin";
@@ -56,7 +59,7 @@ impl Plan<'_> {
     ///
     /// # Errors
     /// Any stage; nothing of the command ran.
-    pub(super) fn start(&self, stdio: [Stdio; 3]) -> Result<u32, StartError> {
+    pub(super) fn start(&self, stdio: [Stdio; 3]) -> Result<Started, StartError> {
         let spec = self.spec;
         let [stdin, stdout, stderr] = stdio;
         let mut command = Command::new(&self.program);
@@ -69,10 +72,9 @@ impl Plan<'_> {
             command.env_clear();
         }
         command.envs(spec.env.set.iter().map(|(key, value)| (key, value)));
-        if spec.rlimits.any() {
+        if spec.rlimits.any() || spec.die_with_parent {
             let env = whole_env(&spec.env);
-            let (argv, limits) = (&spec.argv, &spec.rlimits);
-            sys::exec::limit_child(&mut command, &self.program, argv, env, limits)
+            sys::exec::exec_in_child(&mut command, &self.program, env, spec)
                 .map_err(|source| self.error(source))?;
         }
         spawn_when_not_busy(&mut command).map_err(|source| self.error(source))
@@ -92,12 +94,12 @@ impl Plan<'_> {
     }
 }
 
-fn spawn_when_not_busy(command: &mut Command) -> io::Result<u32> {
+fn spawn_when_not_busy(command: &mut Command) -> io::Result<Started> {
     let start = Instant::now();
     loop {
-        match command.spawn() {
-            // The `Child` is let go: the leader is observed and reaped by number, reaped last.
-            Ok(child) => return Ok(child.id()),
+        // The `Child` is let go: the leader is observed and reaped by number, reaped last.
+        match registry::start(|| command.spawn().map(|child| child.id())) {
+            Ok(started) => return Ok(started),
             Err(error)
                 if error.kind() == ErrorKind::ExecutableFileBusy
                     && start.elapsed() < BUSY_WINDOW =>

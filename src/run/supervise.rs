@@ -4,16 +4,30 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use crate::outcome::{Cancel, End, Stream};
-use crate::spec::Spec;
+use crate::spec::{Leftovers, Spec};
 use crate::sys::poll::{Interest, PollFd, poll};
+use crate::sys::proc::Process;
 use crate::sys::signal::{CONT, KILL, TERM};
 
 use super::copy::{Shared, State};
 use super::leader::{Leader, Member};
+use super::sweep::{Toll, alive, sweep};
 use super::{Control, DRAIN, KILL_WAIT, TICK};
 
 /// How often a process is looked at that there is no descriptor for.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// How long the ends of the streams are waited for once everything that could hold them is dead.
+const LAST_DRAIN: Duration = Duration::from_millis(50);
+
+/// How a command ended, and what of it lives on.
+pub(super) struct Ended {
+    pub(super) end: End,
+    /// Its processes that are alive, besides the leader.
+    pub(super) living: Vec<Process>,
+    /// How many besides the leader were killed.
+    pub(super) killed: u64,
+}
 
 /// What the loop waits for.
 enum Phase {
@@ -25,26 +39,39 @@ enum Phase {
     Killed { give_up: Instant },
     /// The leader has ended: the ends of its streams, at most until then.
     Draining { until: Instant },
+    /// The same, after everything that the command left was killed.
+    Swept { until: Instant },
     /// Nothing more.
     Done,
 }
 
-/// Watches the command until its streams have ended or are given up, and says why it ended.
-/// The leader is not reaped here.
+/// One command under supervision.
+struct Supervisor<'a> {
+    spec: &'a Spec,
+    leader: &'a mut Leader,
+    shared: &'a Shared,
+    end: End,
+    living: Vec<Process>,
+    toll: Toll,
+}
+
+/// Watches the command until its streams have ended or are given up, and ends it and what it left
+/// as the spec says. The leader is not reaped here.
 pub(super) fn supervise(
     spec: &Spec,
     leader: &mut Leader,
     shared: &Shared,
     mut control: Control<'_>,
     start: Instant,
-) -> End {
+) -> Ended {
     // A deadline past the end of the clock is no deadline.
     let deadline = spec.timeout.and_then(|timeout| start.checked_add(timeout));
-    let mut end = End::Finished;
-    let mut phase = Phase::Running;
     let mut next_tick = start + TICK;
-    loop {
-        let signs = wait(leader, shared, &control, &phase, [deadline, Some(next_tick)]);
+    let (end, living, toll) = (End::Finished, Vec::new(), Toll::default());
+    let mut command = Supervisor { spec, leader, shared, end, living, toll };
+    let mut phase = Phase::Running;
+    while !matches!(phase, Phase::Done) {
+        let signs = command.wait(&control, &phase, deadline, next_tick);
         let now = Instant::now();
         if now >= next_tick {
             next_tick = now + TICK;
@@ -52,68 +79,177 @@ pub(super) fn supervise(
                 observer.tick();
             }
         }
-        let gone = leader.has_ended();
-        phase = match phase {
-            // The leader's end is looked at first: once it is known, the deadline decides nothing.
-            Phase::Running if gone => drain(now),
-            Phase::Running => {
-                let timed_out = deadline.is_some_and(|deadline| now >= deadline);
-                let reason = if timed_out { Some(End::TimedOut) } else { signs.reason(shared) };
-                match reason {
-                    None => Phase::Running,
-                    Some(reason) => {
-                        end = reason;
-                        begin_end(leader, reason, spec.grace, now)
-                    }
-                }
-            }
-            Phase::Terminating { kill_at, .. } => {
-                let member = if gone { leader.live_member() } else { None };
-                if now >= kill_at || (gone && member.is_none()) {
-                    kill(leader, now)
-                } else {
-                    Phase::Terminating { kill_at, member }
-                }
-            }
-            Phase::Killed { .. } if gone => drain(now),
-            Phase::Killed { give_up } if now >= give_up => Phase::Done,
-            Phase::Draining { until } if now >= until => Phase::Done,
-            phase => phase,
-        };
-        if let Phase::Draining { .. } = phase {
-            if let (End::Finished, Some(stream)) = (end, overflowed(shared)) {
-                end = End::OutputLimit(stream);
-                leader.signal_group(KILL);
-            }
-            if !copying(shared) {
-                phase = Phase::Done;
-            }
-        }
-        if let Phase::Done = phase {
-            return end;
-        }
+        let timed_out = deadline.is_some_and(|deadline| now >= deadline);
+        phase = command.step(phase, &signs, timed_out, now);
     }
+    let killed = command.toll.killed(&command.living);
+    Ended { end: command.end, living: command.living, killed }
 }
 
 /// What a wait saw, beyond the leader and the copies.
 struct Signs {
     stop: bool,
+    kill: bool,
     reader_gone: bool,
 }
 
-impl Signs {
+impl Supervisor<'_> {
+    /// What follows from what is known now.
+    fn step(&mut self, phase: Phase, signs: &Signs, timed_out: bool, now: Instant) -> Phase {
+        let gone = self.leader.has_ended();
+        match phase {
+            // The leader's end is looked at first: once it is known, the deadline decides nothing.
+            Phase::Running if gone => self.drain(now),
+            Phase::Running => {
+                let reason = if timed_out { Some(End::TimedOut) } else { self.reason(signs) };
+                match reason {
+                    None => Phase::Running,
+                    Some(reason) => self.begin_end(reason, now),
+                }
+            }
+            Phase::Terminating { kill_at, .. } => {
+                let member = if gone { self.group_member() } else { None };
+                if now >= kill_at || signs.kill || (gone && member.is_none()) {
+                    self.kill(now)
+                } else {
+                    Phase::Terminating { kill_at, member }
+                }
+            }
+            Phase::Killed { give_up } if gone || now >= give_up => {
+                self.living = sweep(self.leader, &mut self.toll);
+                let until = Instant::now() + if gone { DRAIN } else { Duration::ZERO };
+                self.swept(until)
+            }
+            Phase::Draining { .. } if overflowed(self.shared).is_some() => {
+                // The leader has ended, but what it wrote decides: the cap was passed.
+                self.begin_end(End::OutputLimit(Stream::Stdout), now)
+            }
+            Phase::Draining { until } if now >= until || !copying(self.shared) => {
+                self.after_finish(now)
+            }
+            Phase::Swept { until } if now >= until || !copying(self.shared) => Phase::Done,
+            phase => phase,
+        }
+    }
+
     /// Why the command must end now, apart from its deadline.
-    fn reason(&self, shared: &Shared) -> Option<End> {
-        let sink_failed = STREAMS.iter().any(|stream| shared.state(*stream) == State::SinkFailed);
-        if let Some(stream) = overflowed(shared) {
+    fn reason(&self, signs: &Signs) -> Option<End> {
+        let failed = |stream| self.shared.state(stream) == State::SinkFailed;
+        if let Some(stream) = overflowed(self.shared) {
             Some(End::OutputLimit(stream))
-        } else if self.stop {
+        } else if signs.stop || signs.kill {
             Some(End::Canceled(Cancel::Requested))
-        } else if self.reader_gone || sink_failed {
+        } else if signs.reader_gone || STREAMS.into_iter().any(failed) {
             Some(End::Canceled(Cancel::ReaderGone))
         } else {
             None
         }
+    }
+
+    /// Starts to end the command for `reason`.
+    fn begin_end(&mut self, reason: End, now: Instant) -> Phase {
+        self.end = match (reason, overflowed(self.shared)) {
+            (End::OutputLimit(_), Some(stream)) => End::OutputLimit(stream),
+            (reason, _) => reason,
+        };
+        let grace = self.spec.grace;
+        if matches!(reason, End::OutputLimit(_)) || grace.is_zero() {
+            return self.kill(now);
+        }
+        self.toll.record(self.leader);
+        self.leader.signal_group(TERM);
+        // A stopped process takes TERM only once it continues.
+        self.leader.signal_group(CONT);
+        // A grace past the end of the clock is as long as the clock.
+        let forever = Duration::from_secs(u32::MAX.into());
+        let kill_at = now.checked_add(grace).unwrap_or(now + forever);
+        Phase::Terminating { kill_at, member: None }
+    }
+
+    /// Kills the group. What the leader started is written down before: its death cuts the chain
+    /// by which processes outside the group are told to be the command's.
+    fn kill(&mut self, now: Instant) -> Phase {
+        self.toll.record(self.leader);
+        self.leader.signal_group(KILL);
+        Phase::Killed { give_up: now + KILL_WAIT }
+    }
+
+    /// A live process of the leader's group.
+    fn group_member(&mut self) -> Option<Member> {
+        let group = self.leader.pid();
+        let living = alive(self.leader);
+        living.iter().find(|process| process.group == group).map(Member::new)
+    }
+
+    fn drain(&mut self, now: Instant) -> Phase {
+        if copying(self.shared) {
+            Phase::Draining { until: now + DRAIN }
+        } else {
+            self.after_finish(now)
+        }
+    }
+
+    /// The command ended by itself and its streams were waited for: its leftovers.
+    fn after_finish(&mut self, now: Instant) -> Phase {
+        if overflowed(self.shared).is_some() {
+            return self.begin_end(End::OutputLimit(Stream::Stdout), now);
+        }
+        if self.leader.members.surely_none() {
+            return Phase::Done;
+        }
+        match self.spec.leftovers {
+            Leftovers::Leave => {
+                self.living = alive(self.leader);
+                Phase::Done
+            }
+            Leftovers::Kill => {
+                self.living = sweep(self.leader, &mut self.toll);
+                self.swept(Instant::now() + LAST_DRAIN)
+            }
+        }
+    }
+
+    fn swept(&self, until: Instant) -> Phase {
+        if copying(self.shared) { Phase::Swept { until } } else { Phase::Done }
+    }
+
+    /// Waits for the next thing that can change `phase`.
+    fn wait(
+        &self,
+        control: &Control<'_>,
+        phase: &Phase,
+        deadline: Option<Instant>,
+        next_tick: Instant,
+    ) -> Signs {
+        let leader = Some(self.leader.fd());
+        let (until, process) = match phase {
+            Phase::Running => (deadline, leader),
+            Phase::Terminating { kill_at, member: Some(one) } => (Some(*kill_at), Some(one.fd())),
+            Phase::Terminating { kill_at, member: None } => (Some(*kill_at), leader),
+            Phase::Killed { give_up } => (Some(*give_up), leader),
+            Phase::Draining { until } | Phase::Swept { until } => (Some(*until), None),
+            Phase::Done => (Some(next_tick), None),
+        };
+        // These descriptors stay ready once they are, so each is polled only where it decides.
+        let running = matches!(phase, Phase::Running);
+        let ending = matches!(phase, Phase::Terminating { .. });
+        let (stop, reader) = if running { (control.stop, control.reader) } else { (None, None) };
+        let kill = control.kill.filter(|_| running || ending);
+        let now = Instant::now();
+        let tick = control.observer.is_some().then_some(next_tick);
+        let look_again = matches!(process, Some(None)).then(|| now + LOOK_AGAIN);
+        let until = [until, tick, look_again].into_iter().flatten().min();
+        let mut fds = [
+            PollFd::new(process.flatten(), Interest::Read),
+            PollFd::new(Some(self.shared.ended.as_fd()), Interest::Read),
+            PollFd::new(stop, Interest::Read),
+            PollFd::new(kill, Interest::Read),
+            PollFd::new(reader, Interest::Gone),
+        ];
+        // A poll that fails (out of kernel memory) sees nothing: the loop goes on by its clock.
+        let _ = poll(&mut fds, until.map(|until| until.saturating_duration_since(now)));
+        self.shared.ended.clear();
+        Signs { stop: fds[2].ready(), kill: fds[3].ready(), reader_gone: fds[4].ready() }
     }
 }
 
@@ -125,61 +261,4 @@ fn overflowed(shared: &Shared) -> Option<Stream> {
 
 fn copying(shared: &Shared) -> bool {
     STREAMS.into_iter().any(|stream| shared.state(stream) == State::Copying)
-}
-
-fn drain(now: Instant) -> Phase {
-    Phase::Draining { until: now + DRAIN }
-}
-
-fn kill(leader: &Leader, now: Instant) -> Phase {
-    leader.signal_group(KILL);
-    Phase::Killed { give_up: now + KILL_WAIT }
-}
-
-fn begin_end(leader: &Leader, reason: End, grace: Duration, now: Instant) -> Phase {
-    if matches!(reason, End::OutputLimit(_)) || grace.is_zero() {
-        return kill(leader, now);
-    }
-    leader.signal_group(TERM);
-    // A stopped process takes TERM only once it continues.
-    leader.signal_group(CONT);
-    // A grace past the end of the clock is as long as the clock.
-    let kill_at = now.checked_add(grace).unwrap_or(now + Duration::from_secs(u32::MAX.into()));
-    Phase::Terminating { kill_at, member: None }
-}
-
-/// Waits for the next thing that can change `phase`.
-fn wait(
-    leader: &Leader,
-    shared: &Shared,
-    control: &Control<'_>,
-    phase: &Phase,
-    [deadline, tick]: [Option<Instant>; 2],
-) -> Signs {
-    let tick = tick.filter(|_| control.observer.is_some());
-    let (until, process) = match phase {
-        Phase::Running => (deadline, Some(leader.fd())),
-        Phase::Terminating { kill_at, member: Some(member) } => (Some(*kill_at), Some(member.fd())),
-        Phase::Terminating { kill_at, member: None } => (Some(*kill_at), Some(leader.fd())),
-        Phase::Killed { give_up } => (Some(*give_up), Some(leader.fd())),
-        Phase::Draining { until } => (Some(*until), None),
-        Phase::Done => (Some(Instant::now()), None),
-    };
-    // Stop requests and a vanished reader matter only while nothing ends the command yet; their
-    // descriptors stay ready, so polling them later would spin.
-    let running = matches!(phase, Phase::Running);
-    let (stop, reader) = if running { (control.stop, control.reader) } else { (None, None) };
-    let now = Instant::now();
-    let look_again = (matches!(process, Some(None))).then(|| now + LOOK_AGAIN);
-    let until = [until, tick, look_again].into_iter().flatten().min();
-    let mut fds = [
-        PollFd::new(process.flatten(), Interest::Read),
-        PollFd::new(Some(shared.ended.as_fd()), Interest::Read),
-        PollFd::new(stop, Interest::Read),
-        PollFd::new(reader, Interest::Gone),
-    ];
-    // A poll that fails (out of kernel memory) sees nothing: the loop goes on by its clock.
-    let _ = poll(&mut fds, until.map(|until| until.saturating_duration_since(now)));
-    shared.ended.clear();
-    Signs { stop: fds[2].ready(), reader_gone: fds[3].ready() }
 }

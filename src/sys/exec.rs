@@ -1,4 +1,4 @@
-//! Before and between fork and exec: may this be executed, and resource limits of the child.
+//! Before and between fork and exec: may this be executed, and what the child does to itself.
 
 use std::ffi::{CString, OsString};
 use std::io;
@@ -8,7 +8,8 @@ use std::path::Path;
 use std::process::Command;
 use std::ptr;
 
-use crate::spec::Rlimits;
+use super::rlimit;
+use crate::spec::Spec;
 
 /// Whether runcap may execute the file, or enter the directory, at `path`.
 ///
@@ -22,20 +23,20 @@ pub(crate) fn may_execute(path: &Path) -> io::Result<()> {
     super::check(result).map(drop)
 }
 
-/// Makes `command` set `limits` on the child and execute `program` itself.
+/// Makes `command` set `limits` on the child, with `die_with_parent` tie its life to that of the
+/// calling thread (PR_SET_PDEATHSIG(2const)), and execute `program` itself.
 ///
-/// This takes std's fork path, since posix_spawn has no place for limits. There std would call
+/// This takes std's fork path, since posix_spawn has no place for either. There std would call
 /// execvp, which hands a script without `#!` to a shell under glibc and not under musl; with an
 /// execve of our own it fails the same way everywhere.
 ///
 /// # Errors
 /// A NUL in an argument, a variable or the program.
-pub(crate) fn limit_child(
+pub(crate) fn exec_in_child(
     command: &mut Command,
     program: &Path,
-    argv: &[OsString],
     env: Vec<(OsString, OsString)>,
-    limits: &Rlimits,
+    spec: &Spec,
 ) -> io::Result<()> {
     let env = env.into_iter().map(|(mut variable, value)| {
         variable.push("=");
@@ -44,9 +45,10 @@ pub(crate) fn limit_child(
     });
     let image = Image {
         program: c_string(program.as_os_str().to_owned())?,
-        argv: CStrings::new(argv.iter().cloned())?,
+        argv: CStrings::new(spec.argv.iter().cloned())?,
         env: CStrings::new(env)?,
-        limits: settings(limits),
+        limits: rlimit::Settings::new(&spec.rlimits),
+        die_with: spec.die_with_parent.then(|| std::process::id() as libc::pid_t),
     };
     // SAFETY: between fork and exec `become_image` makes only async-signal-safe calls and
     // allocates nothing; all it uses was built above.
@@ -59,21 +61,23 @@ struct Image {
     program: CString,
     argv: CStrings,
     env: CStrings,
-    limits: Vec<(Resource, libc::rlimit)>,
+    limits: rlimit::Settings,
+    die_with: Option<libc::pid_t>,
 }
-
-#[cfg(target_env = "gnu")]
-type Resource = libc::__rlimit_resource_t;
-#[cfg(not(target_env = "gnu"))]
-type Resource = libc::c_int;
 
 impl Image {
     /// Sets the limits and executes the program; returns only with the reason why not.
     fn become_image(&self) -> io::Error {
-        for (resource, limit) in &self.limits {
-            // SAFETY: prlimit on pid 0 (ourselves) reads `limit` and writes nothing back.
-            if unsafe { libc::prlimit(0, *resource, limit, ptr::null_mut()) } == -1 {
-                return io::Error::last_os_error();
+        if let Err(error) = self.limits.apply() {
+            return error;
+        }
+        if let Some(parent) = self.die_with {
+            // SAFETY: PR_SET_PDEATHSIG takes one number.
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            // A parent that died before the call above sends nothing any more.
+            // SAFETY: getppid takes nothing and cannot fail.
+            if unsafe { libc::getppid() } != parent {
+                return io::Error::from_raw_os_error(libc::ESRCH);
             }
         }
         // SAFETY: a path and two null-terminated arrays of NUL-terminated strings, all alive.
@@ -82,40 +86,6 @@ impl Image {
         }
         io::Error::last_os_error()
     }
-}
-
-/// The limits to set: never above the hard limit that runcap itself has, so setting cannot fail.
-fn settings(limits: &Rlimits) -> Vec<(Resource, libc::rlimit)> {
-    let wanted = [
-        (libc::RLIMIT_AS, limits.memory, 0),
-        (libc::RLIMIT_NPROC, limits.processes, 0),
-        (libc::RLIMIT_NOFILE, limits.open_files, 0),
-        (libc::RLIMIT_FSIZE, limits.file_size, 0),
-        // The kernel looks at the hard limit first: equal limits would skip SIGXCPU.
-        (libc::RLIMIT_CPU, limits.cpu_seconds, 1),
-        (libc::RLIMIT_CORE, limits.core, 0),
-    ];
-    let mut settings = Vec::new();
-    for (resource, value, hard_above) in wanted {
-        let Some(value) = value else { continue };
-        let own = hard_limit(resource);
-        let value = libc::rlim_t::from(value);
-        settings.push((
-            resource,
-            libc::rlimit {
-                rlim_cur: value.min(own),
-                rlim_max: value.saturating_add(hard_above).min(own),
-            },
-        ));
-    }
-    settings
-}
-
-fn hard_limit(resource: Resource) -> libc::rlim_t {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: prlimit on pid 0 with a null new limit only writes `limit`, which outlives the call.
-    unsafe { libc::prlimit(0, resource, ptr::null(), &mut limit) };
-    limit.rlim_max
 }
 
 /// Strings and the null-terminated array of pointers to them that execve(2) wants.

@@ -5,10 +5,12 @@
 
 pub(crate) mod cgroup;
 pub(crate) mod exec;
+pub mod feature;
 pub(crate) mod pipe;
 pub(crate) mod poll;
 pub(crate) mod proc;
 pub(crate) mod process;
+pub(crate) mod rlimit;
 pub(crate) mod signal;
 
 use std::io;

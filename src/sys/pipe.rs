@@ -3,6 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
+use super::feature::{Feature, allowed};
+
 /// Makes `fd`'s open file description non-blocking.
 ///
 /// Only for our own end of a pipe that we made: the two ends of a pipe are two descriptions, so
@@ -24,6 +26,9 @@ pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> io::Result<()> {
 /// # Errors
 /// As splice(2): WouldBlock when the pipe is empty, EINVAL where `null` cannot be spliced to.
 pub(crate) fn splice(pipe: BorrowedFd<'_>, null: BorrowedFd<'_>, len: usize) -> io::Result<usize> {
+    if !allowed(Feature::Splice) {
+        return Err(io::Error::from_raw_os_error(libc::ENOSYS));
+    }
     // SAFETY: both descriptors are borrowed, hence open; null offsets mean "where it stands".
     let moved = unsafe {
         libc::splice(

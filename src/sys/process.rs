@@ -1,20 +1,49 @@
 //! Processes: a descriptor for one, signals to one and to a group, how one ended.
 
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
+
+use super::feature::{Feature, allowed};
 
 /// A descriptor that becomes readable when process `pid` ends; close-on-exec by itself.
 ///
 /// # Errors
 /// As pidfd_open(2): ENOSYS before Linux 5.3, EPERM under some sandboxes, out of descriptors.
 pub(crate) fn pidfd_open(pid: u32) -> io::Result<OwnedFd> {
+    if !allowed(Feature::Pidfd) {
+        return Err(io::Error::from_raw_os_error(libc::ENOSYS));
+    }
     let none: libc::c_uint = 0;
     // SAFETY: pidfd_open takes a pid and a flag word, both plain numbers.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, none) };
     let fd = super::check(fd as libc::c_int)?;
     // SAFETY: the call above returned a descriptor that nobody else has.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sends `signal` to the process that `pidfd` stands for, and to no other that has its number now.
+///
+/// # Errors
+/// As pidfd_send_signal(2): ESRCH when it is gone, EPERM.
+pub(crate) fn pidfd_send_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
+    let none: libc::c_uint = 0;
+    let info = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: the descriptor is borrowed, hence open; a null siginfo asks for kill(2)'s own.
+    let result = unsafe {
+        libc::syscall(libc::SYS_pidfd_send_signal, pidfd.as_raw_fd(), signal, info, none)
+    };
+    super::check(result as libc::c_int).map(drop)
+}
+
+/// Makes orphans among this process's descendants its own children (PR_SET_CHILD_SUBREAPER).
+///
+/// # Errors
+/// As prctl(2): EINVAL before Linux 3.4.
+pub(crate) fn become_subreaper() -> io::Result<()> {
+    let on: libc::c_ulong = 1;
+    // SAFETY: PR_SET_CHILD_SUBREAPER takes one number.
+    super::check(unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, on) }).map(drop)
 }
 
 /// Sends `signal` to every process of group `group`.

@@ -1,0 +1,143 @@
+//! Which children this process has started and not reaped, shared by all commands.
+//!
+//! Starting a leader, writing its number down and reaping orphans happen under one lock, so no
+//! reaper ever sees a leader that is not written down, and none takes its status.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::sys::proc::{self, Process};
+use crate::sys::process;
+use crate::sys::rlimit::{MARK_FIRST, MarkUse, mark_use, with_mark};
+
+/// Everything that is known of this process's children.
+#[derive(Default)]
+pub(super) struct Registry {
+    /// Leaders that are not reaped; only their own command reaps them.
+    leaders: BTreeSet<u32>,
+    /// Children that are none of any command running now, by their start: what this process had
+    /// before its first command, and what commands left running.
+    others: BTreeMap<u32, u64>,
+    mark_use: Option<MarkUse>,
+    marks: u64,
+}
+
+static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
+
+/// Whether this process runs nothing but commands, one at a time, and had no children before: then
+/// every orphan that comes to it is its command's.
+static ALONE: AtomicBool = AtomicBool::new(false);
+
+/// Whether every zombie that is no leader may be reaped: true in the program, false in a library
+/// user's process, whose children are its own.
+static REAPS_ALL: AtomicBool = AtomicBool::new(false);
+
+/// A leader that was started.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Started {
+    pub(super) pid: u32,
+    /// The mark that the command's processes inherit.
+    pub(super) mark: Option<u64>,
+    /// Orphans that came since the spawn are the command's: there is no mark to tell by, and
+    /// nobody else who could have left them.
+    pub(super) adopts_orphans: bool,
+}
+
+fn lock() -> MutexGuard<'static, Option<Registry>> {
+    // What a thread that died was doing is one insertion or removal, done or not.
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes note of the children that this process has already, which are nobody's to signal.
+/// `one_at_a_time` says that no two commands will ever run at once.
+pub(super) fn take_over(one_at_a_time: bool) {
+    let mut registry = lock();
+    let registry = registry.get_or_insert_default();
+    registry.others = starts(&proc::own_children());
+    ALONE.store(one_at_a_time && registry.others.is_empty(), Ordering::Relaxed);
+    REAPS_ALL.store(true, Ordering::Relaxed);
+}
+
+/// Whether this process had children before its first command.
+pub(super) fn has_others() -> bool {
+    !lock().get_or_insert_default().others.is_empty()
+}
+
+/// Whether every zombie that is no leader is this program's to reap.
+pub(super) fn reaps_all() -> bool {
+    REAPS_ALL.load(Ordering::Relaxed)
+}
+
+/// Starts a leader through `spawn`, marked where that works, and writes it down.
+///
+/// # Errors
+/// What `spawn` returned.
+pub(super) fn start(spawn: impl FnOnce() -> io::Result<u32>) -> io::Result<Started> {
+    let mut registry = lock();
+    let registry = registry.get_or_insert_default();
+    let works = *registry.mark_use.get_or_insert_with(mark_use) == MarkUse::Works;
+    let mark = works.then(|| {
+        registry.marks = (registry.marks + 1) % MARK_FIRST;
+        MARK_FIRST + registry.marks
+    });
+    let pid = match mark {
+        Some(mark) => with_mark(mark, spawn)?,
+        None => spawn()?,
+    };
+    registry.leaders.insert(pid);
+    let adopts_orphans = mark.is_none() && ALONE.load(Ordering::Relaxed);
+    Ok(Started { pid, mark, adopts_orphans })
+}
+
+/// Gives up leader `pid`: it was reaped, or cannot be killed and is reaped like an orphan when it
+/// ends after all.
+pub(super) fn forget(pid: u32) {
+    lock().get_or_insert_default().leaders.remove(&pid);
+}
+
+/// Children of this process that no command running now accounts for. Their own leaders and what
+/// stays from before are left out; a command that leaves nothing pays one small read here.
+pub(super) fn strays() -> Vec<u32> {
+    // Leaders are looked up after the list is read: one started meanwhile is in both.
+    let children = proc::own_children();
+    let mut registry = lock();
+    let registry = registry.get_or_insert_default();
+    let known = |pid: &u32| registry.leaders.contains(pid) || registry.others.contains_key(pid);
+    children.into_iter().filter(|pid| !known(pid)).collect()
+}
+
+/// Takes note that `processes` live on after their command; from now on no orphan can be told
+/// from theirs.
+pub(super) fn leave_running(processes: &[Process]) {
+    ALONE.store(false, Ordering::Relaxed);
+    let mut registry = lock();
+    let own = std::process::id();
+    let children = processes.iter().filter(|process| process.parent == own);
+    let children = children.map(|process| (process.pid, process.start));
+    registry.get_or_insert_default().others.extend(children);
+}
+
+/// Reaps orphans that have ended: all of them in the program, else those of `only`.
+pub(super) fn reap_orphans(only: &[u32]) {
+    let mut registry = lock();
+    let registry = registry.get_or_insert_default();
+    let children = match reaps_all() {
+        true => proc::own_children(),
+        false => only.to_vec(),
+    };
+    for pid in children {
+        if registry.leaders.contains(&pid) {
+            continue;
+        }
+        // ECHILD says that it is no child of ours (any more); alive is no reason to wait.
+        if let Ok(Some(_)) | Err(_) = process::reap(pid) {
+            registry.others.remove(&pid);
+        }
+    }
+}
+
+fn starts(pids: &[u32]) -> BTreeMap<u32, u64> {
+    pids.iter().filter_map(|pid| Some((*pid, proc::process(*pid)?.start))).collect()
+}

@@ -1,0 +1,92 @@
+//! Ends what a command leaves behind, outside its group too.
+//!
+//! Each round kills every process of the command that is found alive and waits until those are
+//! dead; new ones found in the next round were started meanwhile. A process that forks and exits
+//! faster than it is found can outrun every round, so rounds and time are bounded, and what is
+//! left is reported. Success is judged by looking for live processes, never by ESRCH: zombies
+//! whose parent does not reap them take signals too.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use crate::sys::poll::{Interest, PollFd, poll};
+use crate::sys::proc::Process;
+
+use super::leader::{Leader, Member};
+use super::{KILL_WAIT, registry};
+
+/// Rounds of one sweep.
+const ROUNDS_MAX: usize = 200;
+
+/// Descriptors held for processes that were killed in one step.
+const STEP_PROCESSES: usize = 64;
+
+/// Pause before a process is looked at again that there is no descriptor for.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// Counts what a command's end cost.
+#[derive(Default)]
+pub(super) struct Toll {
+    /// Number and start of every process besides the leader that was alive when it was signalled.
+    struck: BTreeSet<(u32, u64)>,
+}
+
+impl Toll {
+    /// Takes note of the command's live processes, which are about to be signalled.
+    pub(super) fn record(&mut self, leader: &mut Leader) {
+        self.add(&alive(leader));
+    }
+
+    fn add(&mut self, processes: &[Process]) {
+        self.struck.extend(processes.iter().map(|process| (process.pid, process.start)));
+    }
+
+    /// How many of them are not among those that live on.
+    pub(super) fn killed(&self, living: &[Process]) -> u64 {
+        let lives = |id: &&(u32, u64)| living.iter().any(|one| (one.pid, one.start) == **id);
+        (self.struck.len() - self.struck.iter().filter(lives).count()) as u64
+    }
+}
+
+/// Live processes of the command besides its leader.
+pub(super) fn alive(leader: &mut Leader) -> Vec<Process> {
+    let mut found = leader.members.find();
+    found.retain(|process| process.live);
+    found
+}
+
+/// Kills every live process of a command whose leader has ended (or cannot be killed), and returns
+/// those that live on.
+pub(super) fn sweep(leader: &mut Leader, toll: &mut Toll) -> Vec<Process> {
+    let give_up = Instant::now() + KILL_WAIT;
+    for _ in 0..ROUNDS_MAX {
+        let living = alive(leader);
+        if living.is_empty() || Instant::now() >= give_up {
+            return living;
+        }
+        toll.add(&living);
+        for step in living.chunks(STEP_PROCESSES) {
+            let killed: Vec<Member> =
+                step.iter().map(|process| leader.kill_member(process)).collect();
+            killed.iter().for_each(|member| wait_for(member, give_up));
+        }
+        registry::reap_orphans(&[]);
+    }
+    alive(leader)
+}
+
+fn wait_for(member: &Member, give_up: Instant) {
+    let left = give_up.saturating_duration_since(Instant::now());
+    let left = if member.fd().is_some() { left } else { left.min(LOOK_AGAIN) };
+    // A wait that fails or ends early costs a round.
+    let _ = poll(&mut [PollFd::new(member.fd(), Interest::Read)], Some(left));
+}
+
+/// Reaps what of the command has ended and came to this process.
+pub(super) fn reap(leader: &Leader) {
+    if !leader.members.searched() {
+        return;
+    }
+    let pids: Vec<u32> = leader.members.seen().iter().map(|(pid, _)| *pid).collect();
+    registry::reap_orphans(&pids);
+}
