@@ -63,6 +63,13 @@ pub struct Control<'a> {
     pub observer: Option<&'a mut dyn Observer>,
 }
 
+impl Control<'_> {
+    /// Nobody: the command ends by itself or at its deadline.
+    pub fn none() -> Control<'static> {
+        Control { stop: None, kill: None, reader: None, observer: None }
+    }
+}
+
 /// Hears of a command while it runs, on the thread that runs it; so it must never block.
 pub trait Observer {
     /// The command was started.
@@ -191,7 +198,7 @@ pub fn run(spec: &Spec, sinks: Sinks<'_>, control: Control<'_>) -> Result<Outcom
         }),
         stdout_incomplete: shared.state(Stream::Stdout) != State::Ended,
         stderr_incomplete: shared.state(Stream::Stderr) != State::Ended,
-        left_running: !living.is_empty() || reaped.is_none(),
+        left_running: !living.is_empty(),
         killed_processes: killed,
         start_time,
         duration: start.elapsed(),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::outcome::{Cancel, End, Stream};
 use crate::spec::{Leftovers, Spec};
 use crate::sys::poll::{Interest, PollFd, poll};
-use crate::sys::proc::Process;
+use crate::sys::proc::{self, Process};
 use crate::sys::signal::{CONT, KILL, TERM};
 
 use super::copy::{Shared, State};
@@ -23,7 +23,7 @@ const LAST_DRAIN: Duration = Duration::from_millis(50);
 /// How a command ended, and what of it lives on.
 pub(super) struct Ended {
     pub(super) end: End,
-    /// Its processes that are alive, besides the leader.
+    /// Its processes that are alive.
     pub(super) living: Vec<Process>,
     /// How many besides the leader were killed.
     pub(super) killed: u64,
@@ -117,8 +117,13 @@ impl Supervisor<'_> {
             }
             Phase::Killed { give_up } if gone || now >= give_up => {
                 self.living = sweep(self.leader, &mut self.toll);
-                let until = Instant::now() + if gone { DRAIN } else { Duration::ZERO };
-                self.swept(until)
+                if gone {
+                    self.swept(Instant::now() + DRAIN)
+                } else {
+                    // Stuck in the kernel, or another user's: nothing to wait for.
+                    self.living.extend(proc::process(self.leader.pid()));
+                    Phase::Done
+                }
             }
             Phase::Draining { .. } if overflowed(self.shared).is_some() => {
                 // The leader has ended, but what it wrote decides: the cap was passed.

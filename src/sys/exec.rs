@@ -72,8 +72,9 @@ impl Image {
             return error;
         }
         if let Some(parent) = self.die_with {
+            let signal = libc::SIGKILL as libc::c_ulong;
             // SAFETY: PR_SET_PDEATHSIG takes one number.
-            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+            unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, signal) };
             // A parent that died before the call above sends nothing any more.
             // SAFETY: getppid takes nothing and cannot fail.
             if unsafe { libc::getppid() } != parent {
