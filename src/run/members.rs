@@ -19,8 +19,6 @@ const SEARCH_MAX: usize = 100_000;
 /// A command's processes, as far as they were ever seen.
 pub(super) struct Members {
     started: Started,
-    /// When the leader started, in clock ticks since boot.
-    start: u64,
     /// Number and start of every process besides the leader that was ever found.
     seen: BTreeSet<(u32, u64)>,
     /// Something may have been there besides the leader.
@@ -29,9 +27,7 @@ pub(super) struct Members {
 
 impl Members {
     pub(super) fn new(started: Started) -> Members {
-        // A leader that is a zombie already still shows its start.
-        let start = proc::process(started.pid).map_or(0, |leader| leader.start);
-        Members { started, start, seen: BTreeSet::new(), searched: false }
+        Members { started, seen: BTreeSet::new(), searched: false }
     }
 
     /// Whether nothing but the leader can be there: the leader has ended, and no orphan came.
@@ -51,9 +47,12 @@ impl Members {
         let mut looked_at = 0;
         // Processes whose children are still to be looked at, and whether they are the command's.
         let mut parents = vec![(self.started.pid, true)];
+        // The leader is not reaped, so it still shows its start.
+        let adopts = self.started.adopts_orphans;
+        let leader = adopts.then(|| proc::process(self.started.pid)).flatten();
         for stray in registry::strays() {
             let Some(process) = proc::process(stray) else { continue };
-            let adopted = self.started.adopts_orphans && process.start >= self.start;
+            let adopted = leader.is_some_and(|leader| process.start >= leader.start);
             let ours = adopted || self.is_member(&process);
             found.extend(ours.then_some(process));
             parents.push((stray, ours));

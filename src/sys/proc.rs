@@ -1,9 +1,12 @@
 //! What /proc says of processes.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 
 use super::feature::{Feature, allowed};
+
+/// Bytes of the first read of a file of /proc: more than any that is read here for one process.
+const READ_BYTES: usize = 2048;
 
 /// A process as /proc/PID/stat shows it (proc_pid_stat(5)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +27,7 @@ pub(crate) struct Process {
 
 /// Looks at process `pid`; `None` when it is gone.
 pub(crate) fn process(pid: u32) -> Option<Process> {
-    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let text = read(&format!("/proc/{pid}/stat")).ok()?;
     // The second field is the program's name in parentheses and may hold anything, parentheses
     // too: what follows starts after the last one.
     let after_name = text.iter().rposition(|byte| *byte == b')')? + 1;
@@ -75,8 +78,28 @@ fn task_children(pid: u32, task: u32) -> io::Result<Vec<u32>> {
     if !allowed(Feature::ChildrenLists) {
         return Err(io::ErrorKind::NotFound.into());
     }
-    let text = fs::read_to_string(format!("/proc/{pid}/task/{task}/children"))?;
+    let text = read(&format!("/proc/{pid}/task/{task}/children"))?;
+    let text = str::from_utf8(&text).unwrap_or_default();
     Ok(text.split_ascii_whitespace().filter_map(|child| child.parse().ok()).collect())
+}
+
+/// Reads a file of /proc in few calls: its length says 0, so `fs::read` would begin with 32 bytes.
+pub(super) fn read(path: &str) -> io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let (mut text, mut length) = (vec![0; READ_BYTES], 0);
+    loop {
+        match file.read(&mut text[length..]) {
+            Ok(0) => break,
+            Ok(count) => length += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+        if length == text.len() {
+            text.resize(2 * length, 0);
+        }
+    }
+    text.truncate(length);
+    Ok(text)
 }
 
 fn children_by_parent(parents: &[u32]) -> Vec<u32> {

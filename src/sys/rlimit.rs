@@ -1,6 +1,5 @@
 //! Resource limits: those of the child, and the one that marks a command's processes.
 
-use std::fs;
 use std::io;
 use std::ptr;
 
@@ -106,7 +105,8 @@ pub(crate) fn with_mark<T>(mark: u64, spawn: impl FnOnce() -> T) -> T {
 
 /// The mark on process `pid`, if it has one (/proc/PID/limits, proc_pid_limits(5)).
 pub(crate) fn mark_of(pid: u32) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let text = super::proc::read(&format!("/proc/{pid}/limits")).ok()?;
+    let text = str::from_utf8(&text).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Max realtime timeout"))?;
     let soft = line.split_whitespace().next()?.parse().ok()?;
     is_mark(soft).then_some(soft)
