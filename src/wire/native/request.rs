@@ -185,6 +185,9 @@ const KEEP: [(&str, Keep); 3] =
     [("head", Keep::Head), ("tail", Keep::Tail), ("head+tail", Keep::HeadTail)];
 const OVERFLOW: [(&str, Overflow); 2] = [("discard", Overflow::Discard), ("stop", Overflow::Stop)];
 
+/// Characters of a field's name that an answer shows.
+const NAME_MAX: usize = 80;
+
 /// Every field, for the message about one that is none of them.
 const NAMES: &str = "command, cwd, working_dir, env, clear_env, stdin, stdin_base64, timeout, \
                      grace, max_output_size, keep, overflow, stdout_limit, stderr_limit, \
@@ -193,7 +196,7 @@ const NAMES: &str = "command, cwd, working_dir, env, clear_env, stdin, stdin_bas
 impl Fields {
     fn refuse(&mut self, field: &str, message: impl Into<String>) {
         if self.refusal.is_none() {
-            self.refusal = Some(Refusal::new(Some(field), message));
+            self.refusal = Some(Refusal::new(Some(&shown_name(field)), message));
         }
     }
 
@@ -204,7 +207,7 @@ impl Fields {
         let well_formed = serde_json::from_slice::<IgnoredAny>(bytes).is_ok();
         if well_formed {
             let field = self.current.take();
-            let message = without_place(error);
+            let message = no_object(bytes).unwrap_or_else(|| without_place(error));
             self.refusal.get_or_insert_with(|| Refusal::new(field.as_deref(), message));
         } else {
             let offset = offset(bytes, error.line(), error.column());
@@ -395,7 +398,6 @@ impl Fields {
                     return;
                 }
             };
-            let key: String = key.chars().take(64).collect();
             self.refuse(&format!("{field}.{key}"), problem);
         };
         let value = map.next_value_seed(Reader { item: None, entry: Some(&mut entry) })?;
@@ -551,7 +553,7 @@ impl<'de> Visitor<'de> for FieldsReader<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
         let Self { fields, base } = self;
         while let Some(key) = map.next_key::<String>()? {
-            fields.current = Some(key.chars().take(64).collect());
+            fields.current = Some(shown_name(&key));
             if fields.given.contains(&key) {
                 fields.refuse(&key, "the field is given twice");
                 map.next_value::<IgnoredAny>()?;
@@ -566,6 +568,11 @@ impl<'de> Visitor<'de> for FieldsReader<'_> {
         fields.current = None;
         Ok(())
     }
+}
+
+/// The name of a field as an answer shows it: a key may be as long as the request.
+fn shown_name(field: &str) -> String {
+    field.chars().take(NAME_MAX).collect()
 }
 
 fn wrong(value: &Scalar, wanted: &str) -> String {
@@ -641,6 +648,20 @@ fn duration(value: &Scalar) -> Result<Duration, String> {
         }
     };
     seconds_from_f64(seconds).map_err(|error| error.to_string())
+}
+
+/// What is wrong with a value that is no object. It is not shown: a stdin that holds a bare newline
+/// breaks its request, and its next line may be such a value.
+fn no_object(bytes: &[u8]) -> Option<String> {
+    let kind = match bytes.trim_ascii_start().first()? {
+        b'{' => return None,
+        b'[' => "an array",
+        b'"' => "a string",
+        b't' | b'f' => "true or false",
+        b'n' => "null",
+        _ => "a number",
+    };
+    Some(format!("invalid request: expected an object like {{\"command\": ...}}, found {kind}"))
 }
 
 /// serde_json's message without the line and column it ends with.
