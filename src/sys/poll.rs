@@ -48,7 +48,8 @@ impl PollFd {
 /// As poll(2), except EINTR.
 pub(crate) fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<()> {
     let timeout = timeout.map(|timeout| libc::timespec {
-        tv_sec: libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX),
+        // 68 years at most: they fit every libc's time_t, and then the caller looks again.
+        tv_sec: i32::try_from(timeout.as_secs()).unwrap_or(i32::MAX).into(),
         tv_nsec: timeout.subsec_nanos().into(),
     });
     let timeout = timeout.as_ref().map_or(std::ptr::null(), |timeout| timeout as *const _);
