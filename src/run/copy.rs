@@ -116,13 +116,46 @@ impl Shared {
     }
 }
 
-/// Copies `pipe` into `sink` until the end of the stream, the stop or the first overflow.
+/// Copies `pipe` into `sink` until the end of the stream, the stop or the first overflow, and
+/// reports as the state of `stream` how that ended.
 pub(super) fn copy(
     pipe: &PipeReader,
     sink: &mut dyn Sink,
     overflow: Overflow,
     shared: &Shared,
+    stream: Stream,
 ) -> State {
+    let state = copy_into(pipe, sink, overflow, shared);
+    shared.set_state(stream, state);
+    if state == State::SinkFailed {
+        // The command is told to end, and must not block on its output meanwhile.
+        copy_into(pipe, &mut Nowhere, Overflow::Discard, shared);
+    }
+    state
+}
+
+/// Where the output of a command goes whose reader is gone.
+struct Nowhere;
+
+impl Write for Nowhere {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Sink for Nowhere {
+    fn room(&self) -> Option<usize> {
+        Some(0)
+    }
+
+    fn discard(&mut self, _: u64) {}
+}
+
+fn copy_into(pipe: &PipeReader, sink: &mut dyn Sink, overflow: Overflow, shared: &Shared) -> State {
     let mut pipe = Source { pipe, scratch: vec![0; READ_BYTES], splice: true };
     let mut left_after_stop = LAST_BYTES;
     loop {

@@ -265,9 +265,10 @@ impl<'scope> Threads<'scope> {
         };
         let copier = |stream, sink, overflow| {
             Worker::start(scope, move |pipe: PipeReader| {
-                let state = copy::copy(&pipe, sink, overflow, shared);
-                shared.set_state(stream, state);
-                (state == State::Stopped).then_some(pipe)
+                let state = copy::copy(&pipe, sink, overflow, shared, stream);
+                // Kept open until the command was ended: a closed pipe before the KILL would look
+                // to a shell as if its child died of SIGPIPE, and it would go on.
+                (state != State::Ended).then_some(pipe)
             })
         };
         let stdout = copier(Stream::Stdout, sinks.stdout, spec.stdout.overflow)?;
