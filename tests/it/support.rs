@@ -171,3 +171,50 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
         std::thread::sleep(Duration::from_millis(2));
     }
 }
+
+/// Runs a shell script as one request and returns its answer.
+pub fn sh(script: &str) -> Value {
+    answer(json!({ "command": script }))
+}
+
+/// The exact keys of an answer, sorted.
+pub fn keys(answer: &Value) -> Vec<&str> {
+    let mut keys: Vec<_> =
+        answer.as_object().expect("an answer is an object").keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    keys
+}
+
+/// Children of a process, zombies too.
+pub fn children(pid: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process lives");
+    let of_task = |task: std::path::PathBuf| std::fs::read_to_string(task.join("children"));
+    let lists: Vec<_> = tasks.flatten().filter_map(|task| of_task(task.path()).ok()).collect();
+    lists.join(" ").split_whitespace().map(|pid| pid.parse().expect("a pid")).collect()
+}
+
+/// Writes an executable file and returns its path as text.
+///
+/// Another process writes it: a descriptor of this one may be held by what another test spawns
+/// just now, and then the file is busy.
+pub fn executable(directory: &std::path::Path, name: &str, text: &str) -> String {
+    let path = directory.join(name);
+    let write = r#"mkdir -p "${1%/*}" && printf %s "$2" > "$1" && chmod 755 "$1""#;
+    let status = Command::new("sh").args(["-c", write, "sh"]).arg(&path).arg(text).status();
+    assert!(status.expect("a shell starts").success());
+    path.into_os_string().into_string().expect("the path is text")
+}
+
+/// Runs a script under runcap, from outside: `$RUNCAP` and `$HELPER` are the two programs. So its
+/// memory, time and exit code are measured where `runcap json` itself is part of it.
+pub fn measured(script: &str) -> Value {
+    let (runcap, helper) = (env!("CARGO_BIN_EXE_runcap"), helper());
+    answer(json!({ "command": script, "env": { "RUNCAP": runcap, "HELPER": helper } }))
+}
+
+impl Session {
+    /// Stops reading the answers.
+    pub fn hang_up(self) -> Child {
+        self.child
+    }
+}
