@@ -366,7 +366,7 @@ fn an_answer_has_exactly_the_keys_of_how_it_ended() {
             "timed out, exited on TERM",
             json!({ "command": "trap 'exit 3' TERM; sleep 60 & wait", "timeout": 0.2 }),
             STARTED,
-            "reason".to_owned(),
+            "reason killed_processes".to_owned(),
         ),
         (
             "output limit",
