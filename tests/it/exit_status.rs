@@ -417,7 +417,7 @@ fn check_types(answer: &Value) {
                 keys == ["code", "message"]
             }
             "duration" | "cpu_seconds" => value.is_f64(),
-            "signal" | "max_rss_bytes" => value.is_u64(),
+            "signal" | "max_rss_bytes" | "killed_processes" => value.is_u64(),
             key if key.ends_with("_bytes") || key.ends_with("_gap_at") => value.is_u64(),
             "stdout_truncated" | "stdout_incomplete" | "stdout_replaced" => value == true,
             _ => value.is_string(),
