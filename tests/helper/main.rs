@@ -1,16 +1,62 @@
 //! A program for tests to run: what it does is its first argument.
 
-fn main() {
+use std::io::{BufWriter, Write, pipe, stdout};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
-    match args.next().as_deref() {
-        Some("burn-cpu") => burn_cpu(number(args.next())),
-        Some("touch-memory") => touch_memory(number(args.next())),
+    let sub_command = args.next();
+    let rest: Vec<String> = args.collect();
+    match (sub_command.as_deref(), rest.as_slice()) {
+        (Some("burn-cpu"), [ticks]) => burn_cpu(number(ticks)),
+        (Some("touch-memory"), [mebibytes]) => touch_memory(number(mebibytes)),
+        (Some("repeat"), [text, count]) => repeat(text, count.parse().expect("a number")),
+        (Some("detached-sleep"), [seconds]) => detached_sleep(number(seconds)),
+        (Some("small-pipes"), [program, args @ ..]) => return small_pipes(program, args),
         other => panic!("no such helper: {other:?}"),
     }
+    ExitCode::SUCCESS
 }
 
-fn number(argument: Option<String>) -> u64 {
-    argument.and_then(|text| text.parse().ok()).expect("a number is given")
+/// Prints `text` so many times.
+fn repeat(text: &str, count: usize) {
+    let mut out = BufWriter::new(stdout().lock());
+    for _ in 0..count {
+        out.write_all(text.as_bytes()).expect("stdout can be written");
+    }
+    out.flush().expect("stdout can be written");
+}
+
+/// Leaves the process group and the session, then holds its descriptors for a while.
+fn detached_sleep(seconds: u64) {
+    rustix::process::setsid().expect("not the leader of a group");
+    std::thread::sleep(Duration::from_secs(seconds));
+}
+
+/// Runs a program while this user has so many pipes that a new one is small.
+fn small_pipes(program: &str, args: &[String]) -> ExitCode {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let hard = getrlimit(Resource::Nofile).maximum;
+    let most = Rlimit { current: hard, maximum: hard };
+    setrlimit(Resource::Nofile, most).expect("up to the hard limit");
+    let mut held = Vec::new();
+    let pages = std::fs::read_to_string("/proc/sys/fs/pipe-user-pages-soft").expect("a number");
+    let pages: usize = pages.trim().parse().expect("a number");
+    // A pipe has 16 pages, as long as there are any.
+    let size = |pipe: &std::io::PipeReader| rustix::pipe::fcntl_getpipe_size(pipe).expect("a pipe");
+    while held.last().is_none_or(|(last, _)| size(last) > 8192) {
+        assert!(held.len() <= pages / 16 + 1, "pipes do not get smaller");
+        held.push(pipe().expect("another pipe"));
+    }
+    let status = Command::new(program).args(args).status().expect("the program starts");
+    let code = status.code().or(status.signal().map(|signal| 128 + signal));
+    ExitCode::from(u8::try_from(code.expect("it ended")).expect("a small number"))
+}
+
+fn number(argument: &str) -> u64 {
+    argument.parse().expect("a number")
 }
 
 /// Uses this many hundredths of a second of CPU time.

@@ -1,8 +1,10 @@
 //! What the tests share: running `runcap json`, and looking at processes from outside.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::path::PathBuf;
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 pub use serde_json::{Value, json};
@@ -18,7 +20,10 @@ pub fn helper() -> String {
     path.pop();
     path.pop();
     path.push("examples/helper");
-    assert!(path.exists(), "cargo test builds the example `helper`: {}", path.display());
+    let modified = |path: &Path| fs::metadata(path).and_then(|found| found.modified()).ok();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/helper/main.rs");
+    // `cargo test --test it` alone builds no example.
+    assert!(modified(&path) >= modified(&source), "build it: cargo build --example helper");
     path.into_os_string().into_string().expect("the target directory is text")
 }
 
@@ -34,6 +39,8 @@ pub fn answer(request: Value) -> Value {
 pub struct Run {
     pub status: ExitStatus,
     pub answers: Vec<Value>,
+    /// The answers as they were written.
+    pub stdout: Vec<u8>,
     pub stderr: String,
     pub elapsed: Duration,
 }
@@ -72,7 +79,8 @@ pub fn feed_command(mut command: Command, input: &[u8]) -> Run {
         })
         .collect();
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    Run { status: output.status, answers, stderr, elapsed: start.elapsed() }
+    let (status, stdout) = (output.status, output.stdout);
+    Run { status, answers, stdout, stderr, elapsed: start.elapsed() }
 }
 
 /// A `runcap json` that is talked to request by request.
@@ -117,6 +125,12 @@ impl Session {
         status_kib(self.child.id(), "VmHWM") * 1024
     }
 
+    /// Stops reading: closes our end of the program's stdout.
+    pub fn hang_up(self) -> Child {
+        drop(self.lines);
+        self.child
+    }
+
     /// Closes stdin and waits for the end.
     pub fn end(mut self) -> ExitStatus {
         drop(self.child.stdin.take());
@@ -127,9 +141,54 @@ impl Session {
     }
 }
 
+/// Asserts that every key of `expected` has that value in `answer`; null says that it is absent.
+#[track_caller]
+pub fn assert_has(answer: &Value, expected: &Value) {
+    for (key, value) in expected.as_object().expect("expectations are an object") {
+        let text = answer.to_string();
+        let (shown, _) = text.split_at(text.floor_char_boundary(4000));
+        assert_eq!(&answer[key], value, "{key} in {shown}");
+    }
+}
+
+/// A number of an answer.
+#[track_caller]
+pub fn number(answer: &Value, key: &str) -> u64 {
+    answer[key].as_u64().unwrap_or_else(|| panic!("{key} is a number in {answer}"))
+}
+
+/// How long the command took, by its own answer.
+#[track_caller]
+pub fn duration(answer: &Value) -> Duration {
+    Duration::from_secs_f64(answer["duration"].as_f64().expect("the command was started"))
+}
+
+/// The exact bytes in `key` of an answer.
+#[track_caller]
+pub fn base64(answer: &Value, key: &str) -> Vec<u8> {
+    let text = answer[key].as_str().unwrap_or_else(|| panic!("{key} is text in {answer}"));
+    assert_eq!(text.len() % 4, 0, "padded");
+    let value = |byte| match byte {
+        b'A'..=b'Z' => byte - b'A',
+        b'a'..=b'z' => byte - b'a' + 26,
+        b'0'..=b'9' => byte - b'0' + 52,
+        b'+' => 62,
+        b'/' => 63,
+        _ => panic!("no base64: {:?}", char::from(byte)),
+    };
+    let digits = text.trim_end_matches('=').as_bytes();
+    let mut bytes = Vec::new();
+    for group in digits.chunks(4) {
+        let bits = group.iter().fold(0, |bits, digit| bits << 6 | u32::from(value(*digit)));
+        let bits = bits << (6 * (4 - group.len())) << 8;
+        bytes.extend_from_slice(&bits.to_be_bytes()[..group.len() - 1]);
+    }
+    bytes
+}
+
 /// A number of kibibytes (or a plain number) from /proc/PID/status.
 pub fn status_kib(pid: u32, key: &str) -> u64 {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process lives");
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process lives");
     let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
     let line = line.unwrap_or_else(|| panic!("/proc/{pid}/status has {key}"));
     line.split_whitespace().next().expect("a number").parse().expect("a number")
@@ -137,12 +196,12 @@ pub fn status_kib(pid: u32, key: &str) -> u64 {
 
 /// Open descriptors of a process.
 pub fn descriptors(pid: u32) -> usize {
-    std::fs::read_dir(format!("/proc/{pid}/fd")).expect("the process lives").count()
+    fs::read_dir(format!("/proc/{pid}/fd")).expect("the process lives").count()
 }
 
 /// Whether a process exists and is no zombie.
 pub fn is_alive(pid: u32) -> bool {
-    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
     !matches!(state, Some("Z" | "X") | None)
 }
@@ -150,17 +209,120 @@ pub fn is_alive(pid: u32) -> bool {
 /// Live processes whose command line holds `needle` (their arguments joined by spaces).
 pub fn processes_with(needle: &str) -> Vec<u32> {
     let mut found = Vec::new();
-    for entry in std::fs::read_dir("/proc").expect("/proc is mounted").flatten() {
+    for entry in fs::read_dir("/proc").expect("/proc is mounted").flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
-        let Ok(line) = std::fs::read(entry.path().join("cmdline")) else { continue };
+        let Ok(line) = fs::read(entry.path().join("cmdline")) else { continue };
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
         if line.contains(needle) && is_alive(pid) && pid != std::process::id() {
             found.push(pid);
         }
     }
     found
+}
+
+/// Children of a process, zombies too.
+pub fn children(parent: u32) -> Vec<u32> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").expect("/proc is mounted").flatten() {
+        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        let after_name = stat.rsplit(')').next().expect("a name in parentheses");
+        if after_name.split_whitespace().nth(1) == Some(&parent.to_string()) {
+            found.push(pid);
+        }
+    }
+    found
+}
+
+/// Threads of a process.
+pub fn threads(pid: u32) -> usize {
+    fs::read_dir(format!("/proc/{pid}/task")).expect("the process lives").count()
+}
+
+/// Kills processes that a test let live.
+pub fn kill_all(pids: &[u32]) {
+    for pid in pids {
+        let pid = rustix::process::Pid::from_raw(i32::try_from(*pid).expect("a pid"));
+        // It may have ended by itself.
+        let _ = rustix::process::kill_process(pid.expect("a pid"), rustix::process::Signal::KILL);
+    }
+}
+
+/// Tests that could not run, so far, in this process.
+static NOT_HERE: AtomicUsize = AtomicUsize::new(0);
+
+/// Says, on stderr and in a file of the target directory, that a test cannot run in this place.
+pub fn not_here(reason: &str) {
+    let count = NOT_HERE.fetch_add(1, Ordering::Relaxed) + 1;
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    eprintln!("not run here: {test}: {reason} ({count} so far)");
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("not-run-here");
+    let mut file = fs::File::options().create(true).append(true).open(path).expect("a file");
+    writeln!(file, "not run here: {test}: {reason}").expect("room for a line");
+}
+
+/// A control group of its own with a memory limit, removed when it is dropped.
+pub struct MemoryGroup(PathBuf);
+
+impl MemoryGroup {
+    /// `None`, said aloud, where nobody may make control groups.
+    pub fn new(name: &str, limit_bytes: u64) -> Option<MemoryGroup> {
+        if !rustix::process::geteuid().is_root() {
+            not_here("only root makes control groups");
+            return None;
+        }
+        let version_1 = Path::new("/sys/fs/cgroup/memory");
+        let (root, file) = if version_1.join("memory.limit_in_bytes").exists() {
+            (version_1, "memory.limit_in_bytes")
+        } else {
+            (Path::new("/sys/fs/cgroup"), "memory.max")
+        };
+        let group = root.join(format!("{name}-{}", std::process::id()));
+        match fs::create_dir(&group) {
+            Err(error) if error.kind() == ErrorKind::ReadOnlyFilesystem => {
+                not_here("control groups are mounted read-only");
+                return None;
+            }
+            made => made.expect("root makes a control group"),
+        }
+        let group = MemoryGroup(group);
+        fs::write(group.0.join(file), limit_bytes.to_string()).expect("the limit can be set");
+        Some(group)
+    }
+
+    /// `command`, to be started inside the group.
+    pub fn wrap(&self, command: &Command) -> Command {
+        let mut wrapped = Command::new("/bin/sh");
+        wrapped.args(["-c", r#"echo $$ >"$0" && exec "$@""#]).arg(self.0.join("cgroup.procs"));
+        wrapped.arg(command.get_program()).args(command.get_args());
+        wrapped
+    }
+}
+
+impl Drop for MemoryGroup {
+    fn drop(&mut self) {
+        // A process that has just ended may still be on its way out of the group.
+        wait_until("the control group is empty", || fs::remove_dir(&self.0).is_ok());
+    }
+}
+
+/// `command`, to be started by a shell that first does `setup`.
+pub fn after(setup: &str, command: &Command) -> Command {
+    let mut wrapped = Command::new("/bin/sh");
+    wrapped.args(["-c", &format!(r#"{setup}; exec "$@""#), "sh"]);
+    wrapped.arg(command.get_program()).args(command.get_args());
+    wrapped
+}
+
+/// `runcap json ARGS`, not yet started.
+pub fn json_mode(args: &[&str]) -> Command {
+    let mut command = runcap();
+    command.arg("json").args(args);
+    command
 }
 
 /// Waits until `condition` holds, at most ten seconds.

@@ -1,0 +1,1 @@
+//! The engine under `json`, and by itself as a library.
