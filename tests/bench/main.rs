@@ -1,1 +1,3 @@
+//! Benchmarks: none yet.
+
 fn main() {}
