@@ -104,6 +104,11 @@ impl Session {
     }
 
     pub fn send(&mut self, request: &Value) {
+        self.send_text(&request.to_string());
+    }
+
+    /// Sends a request that was spelled before.
+    pub fn send_text(&mut self, request: &str) {
         let stdin = self.child.stdin.as_mut().expect("stdin is piped");
         writeln!(stdin, "{request}").expect("runcap reads its stdin");
     }
@@ -204,6 +209,13 @@ pub fn is_alive(pid: u32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
     !matches!(state, Some("Z" | "X") | None)
+}
+
+/// A command that sleeps for years and is told apart from every other one.
+pub fn marked_sleep() -> String {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("sleep {}{count:03}", std::process::id())
 }
 
 /// Live processes whose command line holds `needle` (their arguments joined by spaces).
