@@ -370,7 +370,7 @@ fn an_answer_has_exactly_the_keys_of_how_it_ended() {
         ),
         (
             "output limit",
-            json!({ "command": "yes", "max_output_size": 3, "overflow": "stop" }),
+            json!({ "command": ["yes"], "max_output_size": 3, "overflow": "stop" }),
             STARTED,
             format!("reason signal signal_name stdout_incomplete {truncated}"),
         ),

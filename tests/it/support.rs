@@ -359,14 +359,6 @@ pub fn keys(answer: &Value) -> Vec<&str> {
     keys
 }
 
-/// Children of a process, zombies too.
-pub fn children(pid: u32) -> Vec<u32> {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process lives");
-    let of_task = |task: std::path::PathBuf| std::fs::read_to_string(task.join("children"));
-    let lists: Vec<_> = tasks.flatten().filter_map(|task| of_task(task.path()).ok()).collect();
-    lists.join(" ").split_whitespace().map(|pid| pid.parse().expect("a pid")).collect()
-}
-
 /// Writes an executable file and returns its path as text.
 ///
 /// Another process writes it: a descriptor of this one may be held by what another test spawns
@@ -384,11 +376,4 @@ pub fn executable(directory: &std::path::Path, name: &str, text: &str) -> String
 pub fn measured(script: &str) -> Value {
     let (runcap, helper) = (env!("CARGO_BIN_EXE_runcap"), helper());
     answer(json!({ "command": script, "env": { "RUNCAP": runcap, "HELPER": helper } }))
-}
-
-impl Session {
-    /// Stops reading the answers.
-    pub fn hang_up(self) -> Child {
-        self.child
-    }
 }

@@ -63,6 +63,7 @@ fn spec(script: &str) -> Spec {
         merge_stderr: false,
         leftovers: Leftovers::Kill,
         rlimits: Rlimits::default(),
+        die_with_parent: false,
     }
 }
 
@@ -71,7 +72,7 @@ fn outcome(spec: &Spec, cap: usize) -> (runcap::outcome::Outcome, Capture) {
     let mut stdout = Capture::new(cap, spec.stdout.keep).unwrap();
     let mut stderr = Capture::new(cap, spec.stderr.keep).unwrap();
     let sinks = Sinks { stdout: &mut stdout, stderr: &mut stderr };
-    let control = Control { stop: None, reader: None, observer: None };
+    let control = Control::none();
     let outcome = run::run(spec, sinks, control).expect("the command starts");
     (outcome, stdout)
 }
