@@ -1,3 +1,71 @@
-//! Benchmarks: none yet.
+//! Measures what runcap promises: `cargo bench` runs every row, `cargo bench -- NAME` those whose
+//! name contains NAME; `--json FILE` also writes all figures, raw ones too, to FILE.
+//!
+//! Nothing here asserts a time: a row that does not meet its goal says so and the run goes on. A
+//! row that cannot be measured (no musl target, a wrong answer) ends the run with a panic.
+//! Alternatives are measured in turn with runcap, block by block, because the machine's speed
+//! changes while the benchmark runs; compare inside a row only.
 
-fn main() {}
+mod ending;
+mod memory;
+mod report;
+mod spawn;
+mod tools;
+
+use report::{Figure, Report};
+
+/// One thing that is measured.
+struct Row {
+    name: &'static str,
+    measure: fn() -> Vec<Figure>,
+}
+
+const ROWS: &[Row] = &[
+    Row { name: "memory/ascii-300MB", measure: || memory::capture(memory::ASCII, 300_000_000, 7) },
+    Row { name: "memory/zeros-300MB", measure: || memory::capture(memory::ZEROS, 300_000_000, 7) },
+    Row {
+        name: "memory/random-300MB",
+        measure: || memory::capture(memory::RANDOM, 300_000_000, 7),
+    },
+    Row {
+        name: "memory/ascii-10GB",
+        measure: || memory::capture(memory::ASCII, 10_000_000_000, 2),
+    },
+    Row { name: "memory/small-output", measure: memory::small_output },
+    Row { name: "binary/size", measure: spawn::binary_size },
+    Row { name: "binary/version", measure: spawn::version },
+    Row { name: "spawn/pinned", measure: || spawn::engine(true, 0) },
+    Row { name: "spawn/unpinned", measure: || spawn::engine(false, 0) },
+    Row { name: "spawn/pinned-1GB-touched", measure: || spawn::engine(true, 1 << 30) },
+    Row { name: "overflow-stop/yes", measure: || ending::overflow_stop(&["yes"]) },
+    Row { name: "overflow-stop/zeros", measure: || ending::overflow_stop(&["cat", "/dev/zero"]) },
+    Row { name: "timeout/grace-0", measure: || ending::timeout(Some(0)) },
+    Row { name: "timeout/grace-default", measure: || ending::timeout(None) },
+    Row { name: "timeout/group-of-50-grace-0", measure: || ending::group_of_50(Some(0)) },
+    Row { name: "timeout/group-of-50-grace-default", measure: || ending::group_of_50(None) },
+];
+
+fn main() {
+    let (mut filter, mut file) = (None, None);
+    let mut arguments = std::env::args().skip(1);
+    while let Some(argument) = arguments.next() {
+        match argument.as_str() {
+            // cargo says so to every benchmark.
+            "--bench" => {}
+            "--json" => file = Some(arguments.next().expect("--json takes a file")),
+            _ if argument.starts_with('-') => panic!("unknown option {argument}"),
+            _ => filter = Some(argument),
+        }
+    }
+    let wanted = |row: &&Row| filter.as_deref().is_none_or(|filter| row.name.contains(filter));
+    let rows: Vec<_> = ROWS.iter().filter(wanted).collect();
+    assert!(!rows.is_empty(), "no row's name contains {filter:?}");
+    let mut report = Report::begin();
+    for row in rows {
+        report.add(row.name, (row.measure)());
+    }
+    report.end();
+    if let Some(file) = file {
+        std::fs::write(&file, report.to_json()).unwrap_or_else(|error| panic!("{file}: {error}"));
+    }
+}
