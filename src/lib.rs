@@ -89,3 +89,8 @@ fn say(line: std::fmt::Arguments<'_>) {
     // Nobody may be there to read it.
     let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("runcap: {line}\n"));
 }
+
+/// Compiles and runs the example of README.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

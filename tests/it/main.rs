@@ -10,5 +10,6 @@ mod engine;
 mod exit_status;
 mod json_request;
 mod output_cap;
+mod readme;
 mod stdin;
 mod tidy;
