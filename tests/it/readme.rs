@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use runcap::run::{DRAIN, KILL_WAIT};
+use runcap::run::{DRAIN, KEPT_STREAMS_MAX, KILL_WAIT};
 use runcap::spec::{CAP_MAX_BYTES, DEFAULT_CAP_BYTES, DEFAULT_GRACE};
 use runcap::wire::native::{DEPTH_MAX, request::ARGUMENTS_MAX_BYTES};
 use serde_json::Value;
@@ -78,6 +78,8 @@ fn keys_statuses_and_events_are_those_of_readme() {
         json!({"command": "yes >&2", "overflow": "stop", "max_output_size": 2}),
         json!({"command": "kill -9 $$"}),
         json!({"command": ["sleep", "9"], "timeout": 0.01}),
+        json!({"command": "sleep 0.5 >/dev/null 2>&1 & true"}),
+        json!({"command": "sleep 0.5 >/dev/null 2>&1 & true", "leftovers": "leave"}),
         json!({"command": ["no-such-program"]}),
         json!({"command": []}),
         json!({"command": "echo 12; echo 12 >&2", "stream": true, "max_output_size": 2}),
@@ -110,7 +112,7 @@ fn flags_and_their_defaults_are_those_of_readme() {
         let (name, rest) = flag.split_once('\n').expect("a flag has a description");
         let default = rest.split_once("[default: ").and_then(|(_, rest)| rest.split_once(']'));
         let name = format!("--{}", name.replace(['<', '>'], ""));
-        (name, default.expect("a default").0.to_owned())
+        (name, default.map_or("off", |(default, _)| default).to_owned())
     });
     let in_readme = table("### Flags", "flag").into_iter().map(|cells| {
         let flag = backticked(&cells[0]).next().expect("a flag").to_owned();
@@ -121,6 +123,7 @@ fn flags_and_their_defaults_are_those_of_readme() {
 
 #[test]
 fn exit_codes_are_those_of_readme() {
+    // 128+n has a test of its own, among those of signals.
     let rows: [(&[&str], &str, &str); 4] = [
         (&[], r#"{"command":"exit 3"}"#, "0"),
         (&[], r#"{"command":["no-such-program"]}"#, "0"),
@@ -129,7 +132,7 @@ fn exit_codes_are_those_of_readme() {
     ];
     let table = table("### Exit codes", "code");
     let codes: BTreeSet<_> = table.iter().map(|cells| cells[0].as_str()).collect();
-    assert_eq!(codes, BTreeSet::from(["0", "1", "125"]));
+    assert_eq!(codes, BTreeSet::from(["0", "1", "125", "128+n"]));
     for (arguments, input, expected) in rows {
         let code = feed(arguments, input.as_bytes()).code().expect("runcap exits");
         assert_eq!(code.to_string(), expected, "{arguments:?} {input}");
@@ -146,6 +149,7 @@ fn the_numbers_of_readme_are_those_of_the_code() {
         format!("`timeout` + `grace` + {} ms", DRAIN.as_millis()),
         format!("read for at most {} ms", DRAIN.as_millis()),
         format!("given up after {} ms", KILL_WAIT.as_millis()),
+        format!("runcap lives (at most {KEPT_STREAMS_MAX}\n  streams"),
         format!("nesting of {DEPTH_MAX} levels"),
         format!("| `command` and `env` | {} MiB", mib(ARGUMENTS_MAX_BYTES)),
         format!("| `grace` | seconds, or a duration | {} |", DEFAULT_GRACE.as_secs_f64()),
