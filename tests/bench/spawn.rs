@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use runcap::capture::Capture;
 use runcap::outcome::Exit;
-use runcap::run::{self, Control, Sinks};
+use runcap::run::{Control, Sinks, run};
 use runcap::spec::{Env, Keep, Leftovers, Limit, Overflow, Rlimits, Spec, Stdin};
 
 use crate::report::{Figure, Goal};
@@ -19,7 +19,6 @@ const CALLS_A_ROUND: usize = 60;
 /// From spawn to reaped inside the engine, against std's spawn and wait (posix_spawn and waitid),
 /// while this process holds `touched_bytes` of memory.
 pub(crate) fn engine(pinned: bool, touched_bytes: usize) -> Vec<Figure> {
-    run::prepare_process().expect("descriptors can be marked");
     let touched = vec![1u8; touched_bytes];
     let spec = spec();
     let raw = maybe_pinned(pinned, || {
@@ -47,6 +46,7 @@ fn spec() -> Spec {
         merge_stderr: false,
         leftovers: Leftovers::Kill,
         rlimits: Rlimits::default(),
+        die_with_parent: false,
     }
 }
 
@@ -54,8 +54,7 @@ fn run_engine(spec: &Spec) {
     let capture = |limit: Limit| Capture::new(limit.cap, limit.keep).expect("memory for 64 KiB");
     let (mut stdout, mut stderr) = (capture(spec.stdout), capture(spec.stderr));
     let sinks = Sinks { stdout: &mut stdout, stderr: &mut stderr };
-    let control = Control { stop: None, reader: None, observer: None };
-    let outcome = run::run(spec, sinks, control).expect("/bin/true starts");
+    let outcome = run(spec, sinks, Control::none()).expect("/bin/true starts");
     assert_eq!(outcome.leader, Some(Exit::Code(0)));
 }
 
