@@ -1,7 +1,5 @@
 //! Every test that runs the program, as one crate.
 #![allow(unreachable_pub, reason = "nobody but these tests sees them")]
-// One crate of private modules: whatever they share is unreachable from outside.
-#![allow(unreachable_pub)]
 
 mod support;
 
