@@ -6,6 +6,7 @@ mod support;
 mod encoding;
 mod engine;
 mod exit_status;
+mod fuzz_seeds;
 mod json_request;
 mod output_cap;
 mod readme;
