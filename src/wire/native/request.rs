@@ -14,15 +14,15 @@ use serde_core::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visit
 use serde_json::value::RawValue;
 
 use crate::quote::quoted;
-use crate::spec::{
-    CAP_MAX_BYTES, DEFAULT_GRACE, Env, Keep, Leftovers, Limit, Overflow, Rlimits, Spec, Stdin,
-};
+use crate::spec::{DEFAULT_GRACE, Env, Keep, Leftovers, Limit, Overflow, Rlimits, Spec, Stdin};
 use crate::wire::base64;
 use crate::wire::json_string::unescape_in_place;
-use crate::wire::size::parse_size;
-use crate::wire::time::{Bare, HumanDuration, parse_duration, seconds_from_f64};
+use crate::wire::time::HumanDuration;
 
-use super::value::{Reader, Scalar};
+use super::syntax::{no_object, offset, without_place};
+use super::value::{
+    Reader, Scalar, boolean, cap, count, duration, one_of, size, string, text, wrong,
+};
 
 /// Bytes that arguments and environment of one request may take, each string with its terminator
 /// and its pointer: the kernel takes no more than three quarters of its default 8 MiB stack
@@ -573,112 +573,4 @@ impl<'de> Visitor<'de> for FieldsReader<'_> {
 /// The name of a field as an answer shows it: a key may be as long as the request.
 fn shown_name(field: &str) -> String {
     field.chars().take(NAME_MAX).collect()
-}
-
-fn wrong(value: &Scalar, wanted: &str) -> String {
-    format!("invalid value {value}: expected {wanted}")
-}
-
-fn text(value: &Scalar) -> Result<String, String> {
-    match value {
-        Scalar::Text(text) => Ok(text.clone()),
-        other => Err(wrong(other, "a string")),
-    }
-}
-
-/// A string that goes to the system, so without a NUL.
-fn string(value: &Scalar) -> Result<String, String> {
-    let text = text(value)?;
-    if text.contains('\0') { Err("the value holds a NUL byte".to_owned()) } else { Ok(text) }
-}
-
-fn boolean(value: &Scalar) -> Result<bool, String> {
-    match value {
-        Scalar::Bool(value) => Ok(*value),
-        other => Err(wrong(other, "true or false")),
-    }
-}
-
-fn one_of<T: Copy>(value: &Scalar, choices: &[(&str, T)]) -> Result<T, String> {
-    let chosen = match value {
-        Scalar::Text(text) => choices.iter().find(|(name, _)| name == text),
-        _ => None,
-    };
-    chosen.map(|(_, choice)| *choice).ok_or_else(|| {
-        let names: Vec<_> = choices.iter().map(|(name, _)| format!("{name:?}")).collect();
-        wrong(value, &names.join(" or "))
-    })
-}
-
-fn count(value: &Scalar) -> Result<u64, String> {
-    match value {
-        Scalar::Unsigned(value) => Ok(*value),
-        other => Err(wrong(other, "a whole number that is not negative")),
-    }
-}
-
-fn size(value: &Scalar) -> Result<u64, String> {
-    match value {
-        Scalar::Text(text) => parse_size(text).map_err(|error| error.to_string()),
-        Scalar::Unsigned(value) => Ok(*value),
-        other => Err(wrong(other, "a whole number of bytes, or a string like \"4M\"")),
-    }
-}
-
-fn cap(value: &Scalar) -> Result<usize, String> {
-    match size(value)? {
-        0 => Err("invalid size 0: the least is 1; capture: false keeps nothing".to_owned()),
-        bytes if bytes > CAP_MAX_BYTES as u64 => {
-            Err(format!("invalid size {bytes}: the most is {CAP_MAX_BYTES} bytes"))
-        }
-        bytes => Ok(usize::try_from(bytes).expect("at most CAP_MAX_BYTES")),
-    }
-}
-
-fn duration(value: &Scalar) -> Result<Duration, String> {
-    let seconds = match value {
-        Scalar::Text(text) => {
-            return parse_duration(text, Bare::Refused).map_err(|error| error.to_string());
-        }
-        Scalar::Unsigned(seconds) => return Ok(Duration::from_secs(*seconds)),
-        Scalar::Float(seconds) => *seconds,
-        Scalar::Negative(seconds) => *seconds as f64,
-        other => {
-            return Err(wrong(other, "a number of seconds, or a string like \"1m30s\""));
-        }
-    };
-    seconds_from_f64(seconds).map_err(|error| error.to_string())
-}
-
-/// What is wrong with a value that is no object. It is not shown: a stdin that holds a bare newline
-/// breaks its request, and its next line may be such a value.
-fn no_object(bytes: &[u8]) -> Option<String> {
-    let kind = match bytes.trim_ascii_start().first()? {
-        b'{' => return None,
-        b'[' => "an array",
-        b'"' => "a string",
-        b't' | b'f' => "true or false",
-        b'n' => "null",
-        _ => "a number",
-    };
-    Some(format!("invalid request: expected an object like {{\"command\": ...}}, found {kind}"))
-}
-
-/// serde_json's message without the line and column it ends with.
-fn without_place(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    match text.rfind(" at line ") {
-        Some(end) => text[..end].to_owned(),
-        None => text,
-    }
-}
-
-/// Byte offset of a line and column, both counted from one, as serde_json counts them.
-fn offset(bytes: &[u8], line: usize, column: usize) -> usize {
-    let newlines = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
-    let line_start = match line.checked_sub(2) {
-        Some(before) => newlines.map(|(at, _)| at + 1).nth(before).unwrap_or(bytes.len()),
-        None => 0,
-    };
-    (line_start + column.saturating_sub(1)).min(bytes.len())
 }

@@ -1,14 +1,19 @@
-//! JSON values as a request may hold them, decoded without building a tree.
+//! JSON values as a request may hold them, decoded without building a tree, and what each kind of
+//! field makes of one.
 //!
 //! The loser was `serde_json::Value`: it keeps the last of two equal keys in silence, and a
 //! request of small values grows to many times its size.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde_core::Deserialize;
 use serde_core::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::quote::quoted;
+use crate::spec::CAP_MAX_BYTES;
+use crate::wire::size::parse_size;
+use crate::wire::time::{Bare, parse_duration, seconds_from_f64};
 
 /// A value without structure, or the kind of one with.
 #[derive(Debug)]
@@ -115,4 +120,80 @@ impl<'de> Visitor<'de> for Reader<'_> {
         }
         Ok(Scalar::Object)
     }
+}
+
+/// Says that `value` is not what is `wanted`.
+pub(super) fn wrong(value: &Scalar, wanted: &str) -> String {
+    format!("invalid value {value}: expected {wanted}")
+}
+
+pub(super) fn text(value: &Scalar) -> Result<String, String> {
+    match value {
+        Scalar::Text(text) => Ok(text.clone()),
+        other => Err(wrong(other, "a string")),
+    }
+}
+
+/// A string that goes to the system, so without a NUL.
+pub(super) fn string(value: &Scalar) -> Result<String, String> {
+    let text = text(value)?;
+    if text.contains('\0') { Err("the value holds a NUL byte".to_owned()) } else { Ok(text) }
+}
+
+pub(super) fn boolean(value: &Scalar) -> Result<bool, String> {
+    match value {
+        Scalar::Bool(value) => Ok(*value),
+        other => Err(wrong(other, "true or false")),
+    }
+}
+
+pub(super) fn one_of<T: Copy>(value: &Scalar, choices: &[(&str, T)]) -> Result<T, String> {
+    let chosen = match value {
+        Scalar::Text(text) => choices.iter().find(|(name, _)| name == text),
+        _ => None,
+    };
+    chosen.map(|(_, choice)| *choice).ok_or_else(|| {
+        let names: Vec<_> = choices.iter().map(|(name, _)| format!("{name:?}")).collect();
+        wrong(value, &names.join(" or "))
+    })
+}
+
+pub(super) fn count(value: &Scalar) -> Result<u64, String> {
+    match value {
+        Scalar::Unsigned(value) => Ok(*value),
+        other => Err(wrong(other, "a whole number that is not negative")),
+    }
+}
+
+pub(super) fn size(value: &Scalar) -> Result<u64, String> {
+    match value {
+        Scalar::Text(text) => parse_size(text).map_err(|error| error.to_string()),
+        Scalar::Unsigned(value) => Ok(*value),
+        other => Err(wrong(other, "a whole number of bytes, or a string like \"4M\"")),
+    }
+}
+
+pub(super) fn cap(value: &Scalar) -> Result<usize, String> {
+    match size(value)? {
+        0 => Err("invalid size 0: the least is 1; capture: false keeps nothing".to_owned()),
+        bytes if bytes > CAP_MAX_BYTES as u64 => {
+            Err(format!("invalid size {bytes}: the most is {CAP_MAX_BYTES} bytes"))
+        }
+        bytes => Ok(usize::try_from(bytes).expect("at most CAP_MAX_BYTES")),
+    }
+}
+
+pub(super) fn duration(value: &Scalar) -> Result<Duration, String> {
+    let seconds = match value {
+        Scalar::Text(text) => {
+            return parse_duration(text, Bare::Refused).map_err(|error| error.to_string());
+        }
+        Scalar::Unsigned(seconds) => return Ok(Duration::from_secs(*seconds)),
+        Scalar::Float(seconds) => *seconds,
+        Scalar::Negative(seconds) => *seconds as f64,
+        other => {
+            return Err(wrong(other, "a number of seconds, or a string like \"1m30s\""));
+        }
+    };
+    seconds_from_f64(seconds).map_err(|error| error.to_string())
 }
