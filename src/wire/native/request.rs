@@ -204,16 +204,17 @@ impl Fields {
     fn refuse_json(&mut self, bytes: &[u8], error: &serde_json::Error) {
         // A number or a text that is right JSON and still means nothing (1e400, half a surrogate
         // pair) is a refused value; anything else breaks the stream.
-        let well_formed = serde_json::from_slice::<IgnoredAny>(bytes).is_ok();
-        if well_formed {
+        let Err(syntax) = serde_json::from_slice::<IgnoredAny>(bytes) else {
             let field = self.current.take();
             let message = no_object(bytes).unwrap_or_else(|| without_place(error));
             self.refusal.get_or_insert_with(|| Refusal::new(field.as_deref(), message));
-        } else {
-            let offset = offset(bytes, error.line(), error.column());
-            let message = format!("invalid JSON: {} at byte {offset}", without_place(error));
-            self.refusal = Some(Refusal::syntax(offset, message));
-        }
+            return;
+        };
+        // An error about the kind of a value shows the value.
+        let error = if error.is_data() { &syntax } else { error };
+        let offset = offset(bytes, error.line(), error.column());
+        let message = format!("invalid JSON: {} at byte {offset}", without_place(error));
+        self.refusal = Some(Refusal::syntax(offset, message));
     }
 
     fn read_entry<'de, A: MapAccess<'de>>(
