@@ -3,8 +3,8 @@
 /// Characters of a value that a message shows at most.
 const SHOWN_MAX_CHARS: usize = 64;
 
-/// Renders an offending value for a message: in single quotes, at most [`SHOWN_MAX_CHARS`] of it (then
-/// `…`), with everything a terminal would act on or hide written as an escape.
+/// Renders an offending value for a message: in single quotes, at most [`SHOWN_MAX_CHARS`] of it
+/// (then `…`), with everything a terminal would act on or hide written as an escape.
 pub(crate) fn quoted(value: &str) -> String {
     let mut shown = String::from("'");
     let mut characters = value.chars();

@@ -151,10 +151,9 @@ fn end(out: &mut dyn Write, tag: Option<&str>) -> io::Result<()> {
 /// What stands where there is no outcome: a client may rely on these keys.
 fn write_nothing(out: &mut dyn Write, encoding: Encoding) -> io::Result<()> {
     let suffix = suffix(encoding);
-    write!(
-        out,
-        r#","exit_code":null,"stdout{suffix}":"","stdout_bytes":0,"stderr{suffix}":"","stderr_bytes":0"#
-    )
+    out.write_all(br#","exit_code":null"#)?;
+    write!(out, r#","stdout{suffix}":"","stdout_bytes":0"#)?;
+    write!(out, r#","stderr{suffix}":"","stderr_bytes":0"#)
 }
 
 fn suffix(encoding: Encoding) -> &'static str {
