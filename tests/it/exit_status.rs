@@ -248,10 +248,7 @@ fn es9_the_commands_code_is_passed_on_and_truncation_does_not_change_it() {
         (json!({ "command": "exit 255" }), 255),
         (json!({ "command": "exit 256" }), 0),
         (json!({ "command": "yes | head -c 100000; exit 1", "max_output_size": 10 }), 1),
-        (
-            json!({ "command": "seq 9000; seq 9000 >&2; exit 3", "keep": "tail", "max_output_size": 9 }),
-            3,
-        ),
+        (json!({ "command": "seq 9000; exit 3", "keep": "tail", "max_output_size": 9 }), 3),
         (json!({ "command": "seq 9000; exit 4", "capture": false }), 4),
     ];
     for (request, code) in rows {
