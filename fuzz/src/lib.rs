@@ -114,7 +114,7 @@ fn escaped_text_reads_back(text: &str) {
     if !text.contains(is_line_end) {
         assert_eq!(json, serde_json::to_string(text).expect("text is JSON"));
     }
-    let mut body = json[1..json.len() - 1].as_bytes().to_vec();
+    let mut body = json.as_bytes()[1..json.len() - 1].to_vec();
     let length = json_string::unescape_in_place(&mut body).expect("written by us");
     assert_eq!(&body[..length], text.as_bytes());
 }

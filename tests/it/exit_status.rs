@@ -285,7 +285,7 @@ fn es10_a_file_held_for_good_is_a_clear_error_within_a_fifth_of_a_second() {
     let mut session = Session::start(&[]);
     session.ask(&json!({ "command": ["true"] }));
     let mut best = Duration::MAX;
-    for _ in 0..3 {
+    for _ in 0..5 {
         let start = Instant::now();
         let answer = session.ask(&json!({ "command": [script] }));
         best = best.min(start.elapsed());
@@ -365,7 +365,7 @@ fn an_answer_has_exactly_the_keys_of_how_it_ended() {
         ),
         (
             "timed out, exited on TERM",
-            json!({ "command": "trap 'exit 3' TERM; sleep 60 & wait", "timeout": 0.2 }),
+            json!({ "command": "trap 'exit 3' TERM; sleep 60 & wait", "timeout": 1 }),
             STARTED,
             "reason killed_processes".to_owned(),
         ),

@@ -498,6 +498,7 @@ fn a_tag_is_echoed_in_every_answer_also_where_it_comes_last() {
         r#"{"tag":"é\n1","x":1}"#,
         r#"{"x":[{"y":[1]}],"command":["true"],"tag":"é\n1"}"#,
         r#"{"command":["true"],"stdin":"\ud800","tag":"é\n1"}"#,
+        r#"{"tag":"é\n1","command":["true"],}"#,
     ];
     for row in rows {
         assert_eq!(answer_of(row)["tag"], "é\n1", "{row}");
@@ -611,7 +612,9 @@ fn stdin_or_stdout_that_fails_ends_with_125() {
 
 #[test]
 fn a_reader_that_is_gone_cancels_the_command_and_ends_with_125() {
-    let mut session = Session::start(&[]);
+    let mut command = runcap();
+    command.arg("json").stderr(Stdio::null());
+    let mut session = Session::of(command);
     session.send(&json!({ "command": "echo $$; exec sleep 60.11", "stream": true }));
     let pid = session.line().unwrap()["pid"].as_u64().unwrap();
     let pid = u32::try_from(pid).unwrap();
@@ -630,7 +633,8 @@ fn the_end_of_stdin_does_not_cancel_what_runs() {
 #[test]
 fn the_options_bound_a_request_that_says_nothing() {
     let options = ["--max-output-size", "3", "--default-timeout", "100ms", "--max-timeout", "5"];
-    let input = br#"{"command":"seq 9"} {"command":["sleep","60"]} {"command":"true","timeout":6}"#;
+    let input = br#"{"command":"seq 9","timeout":5} {"command":["sleep","60"]}
+        {"command":"true","timeout":6}"#;
     let run = feed(&options, input);
     assert_eq!(run.answers[0]["stdout"], "1\n2");
     assert_eq!(run.answers[1]["status"], "timed_out");
