@@ -498,6 +498,7 @@ fn spec(stdout: Limit, stderr: Limit) -> Spec {
         merge_stderr: false,
         leftovers: Leftovers::Kill,
         rlimits: Rlimits::default(),
+        die_with_parent: false,
     }
 }
 

@@ -78,7 +78,6 @@ fn try_serve(options: &Options) -> Result<bool, Failure> {
         cap_ceiling: ceiling.map(|limit| usize::try_from(limit / 4).unwrap_or(usize::MAX).max(1)),
         timeout: options.default_timeout,
         timeout_max: options.timeout_max,
-        die_with_parent: options.die_with_parent,
     };
     let front = Front { stdout, end };
     let source = Stdin { file: stdin, end };
@@ -96,8 +95,9 @@ fn try_serve(options: &Options) -> Result<bool, Failure> {
             Next::LastRefused(refusal) => (Err(refusal), true),
         };
         match request {
-            Ok(request) => {
+            Ok(mut request) => {
                 syntax_errors = 0;
+                request.spec.die_with_parent = options.die_with_parent;
                 front.carry_out(request)?;
             }
             Err(mut refusal) => {

@@ -50,7 +50,10 @@ impl Leader {
         // ESRCH says that nobody is there any more, EPERM that all changed their user; what is
         // alive after KILL is found by looking, never by this answer ("at least one" is success).
         let _ = process::kill_group(self.pid, signal);
-        let _ = process::kill(self.pid, signal);
+        // Not twice to a leader that is where it belongs: a handler would run twice.
+        if proc::process(self.pid).is_some_and(|leader| leader.group != self.pid) {
+            let _ = process::kill(self.pid, signal);
+        }
     }
 
     /// Sends KILL to a process of the command that is not its leader, through a descriptor, so

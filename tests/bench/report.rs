@@ -74,11 +74,13 @@ impl Figure {
     }
 
     fn to_json(&self, row: &str) -> Value {
+        let alternative =
+            self.alternative.map(|(name, value)| json!({"name": name, "value": value}));
         json!({
             "row": row,
             "what": self.what,
             "value": self.value,
-            "alternative": self.alternative.map(|(name, value)| json!({"name": name, "value": value})),
+            "alternative": alternative,
             "ratio": self.ratio(),
             "goal": self.goal_text(),
             "met": self.met(),

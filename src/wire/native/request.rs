@@ -40,8 +40,6 @@ pub struct Bounds {
     pub timeout: Duration,
     /// The longest timeout and grace.
     pub timeout_max: Duration,
-    /// Commands die with runcap.
-    pub die_with_parent: bool,
 }
 
 /// A request that may be carried out.
@@ -456,7 +454,7 @@ impl Fields {
             merge_stderr: self.merge_stderr,
             leftovers: if self.leave { Leftovers::Leave } else { Leftovers::Kill },
             rlimits: self.rlimits,
-            die_with_parent: bounds.die_with_parent,
+            die_with_parent: false,
         };
         Ok(Request {
             spec,
