@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::{
     Session, Value, answer, children, descriptors, executable, feed, feed_command, json, keys,
-    measured, runcap, sh,
+    measured, not_here, runcap, sh,
 };
 
 #[test]
@@ -210,9 +210,11 @@ fn es7_an_ignored_sigchld_loses_no_status() {
     assert_eq!(ignored, 0, "nor is it handed on");
 }
 
+/// A command that leaves orphans.
+const NOISE: &str = "for j in 1 2 3 4 5; do (sleep 0.01 &) ; done; exit 9";
+
 /// Asks for 50 exit codes from `first` on, with and without orphans, and looks for zombies.
 fn es8_codes(first: u32) {
-    const NOISE: &str = "for j in 1 2 3 4 5; do (sleep 0.01 &) ; done; exit 9";
     let mut session = Session::start(&[]);
     for code in first..first + 50 {
         let answer = session.ask(&json!({ "command": format!("exit {}", code % 250) }));
@@ -239,6 +241,35 @@ fn es8_every_status_of_parallel_sessions_is_right() {
             scope.spawn(move || es8_codes(first));
         }
     });
+}
+
+#[test]
+fn es8_every_status_is_right_as_pid_1_and_no_zombie_stays() {
+    const UNSHARE: [&str; 2] = ["-Upfr", "--mount-proc"];
+    let works = Command::new("unshare").args(UNSHARE).arg("true").output();
+    if !works.is_ok_and(|output| output.status.success()) {
+        return not_here("no user and pid namespaces of its own");
+    }
+    let mut command = Command::new("unshare");
+    command.args(UNSHARE).args([env!("CARGO_BIN_EXE_runcap"), "json"]);
+    let mut session = Session::of(command);
+    assert_eq!(session.ask(&json!({ "command": "echo $PPID" }))["stdout"], "1\n");
+    for code in 0..50 {
+        let answer = session.ask(&json!({ "command": format!("exit {code}") }));
+        assert_eq!(answer["exit_code"], code);
+        for leftovers in ["kill", "leave"] {
+            let noise = json!({ "command": NOISE, "leftovers": leftovers });
+            assert_eq!(session.ask(&noise)["exit_code"], 9, "{leftovers}");
+        }
+    }
+    // Looks for a second, or until there is none.
+    let zombies = r#"for i in $(seq 20); do
+        count=$(cat /proc/[0-9]*/status 2>/dev/null | grep -c '^State:.Z')
+        [ "$count" = 0 ] && break
+        sleep 0.05
+    done; echo $count"#;
+    assert_eq!(session.ask(&json!({ "command": zombies }))["stdout"], "0\n");
+    session.end();
 }
 
 #[test]
