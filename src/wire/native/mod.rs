@@ -4,6 +4,7 @@
 //! the answer needs, [`response`] writes the answer, [`event`] one live event.
 
 pub mod event;
+mod fields;
 pub mod frame;
 pub mod request;
 pub mod response;
