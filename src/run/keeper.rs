@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, PipeReader, Read};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use crate::sys::poll::{Event, Interest, PollFd, poll};
@@ -26,8 +26,15 @@ struct Keeper {
     /// Readable when `incoming` has grown or a child has ended.
     wake: &'static Event,
     incoming: Mutex<VecDeque<PipeReader>>,
-    /// Streams that are drained, those in `incoming` too.
-    kept: AtomicUsize,
+    /// Streams that are drained, beyond those in `incoming`; changed under its lock.
+    drained: AtomicUsize,
+}
+
+impl Keeper {
+    fn incoming(&self) -> MutexGuard<'_, VecDeque<PipeReader>> {
+        // What a thread that died was doing is one insertion, done or not.
+        self.incoming.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 static KEEPER: Mutex<Option<&'static Keeper>> = Mutex::new(None);
@@ -39,7 +46,7 @@ fn keeper() -> Option<&'static Keeper> {
         let wake: &'static Event = Box::leak(Box::new(Event::new().ok()?));
         let incoming = Mutex::new(VecDeque::new());
         let shared: &'static Keeper =
-            Box::leak(Box::new(Keeper { wake, incoming, kept: AtomicUsize::new(0) }));
+            Box::leak(Box::new(Keeper { wake, incoming, drained: AtomicUsize::new(0) }));
         let builder = thread::Builder::new().stack_size(THREAD_STACK_BYTES);
         builder.spawn(|| keep(shared)).ok()?;
         if registry::reaps_all() {
@@ -62,19 +69,19 @@ pub(super) fn reap_from_now_on() {
 /// are closed, and who writes to them gets SIGPIPE.
 pub(super) fn drain(pipes: impl IntoIterator<Item = PipeReader>) {
     let Some(keeper) = keeper() else { return };
-    let mut incoming = keeper.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut incoming = keeper.incoming();
     incoming.extend(pipes);
     while incoming.len() > KEPT_STREAMS_MAX {
         incoming.pop_front();
     }
-    keeper.kept.fetch_add(incoming.len(), Ordering::Relaxed);
     keeper.wake.notify();
 }
 
 /// Streams of left-running processes that are drained now; they are closed when this process ends.
 pub fn kept_streams() -> usize {
-    let keeper = *KEEPER.lock().unwrap_or_else(PoisonError::into_inner);
-    keeper.map_or(0, |keeper| keeper.kept.load(Ordering::Relaxed))
+    let Some(keeper) = *KEEPER.lock().unwrap_or_else(PoisonError::into_inner) else { return 0 };
+    let incoming = keeper.incoming();
+    incoming.len() + keeper.drained.load(Ordering::Relaxed)
 }
 
 fn keep(keeper: &Keeper) {
@@ -89,11 +96,13 @@ fn keep(keeper: &Keeper) {
         let mut ready = fds[1..].iter().map(PollFd::ready);
         pipes.retain(|pipe| !ready.next().unwrap_or(false) || goes_on(pipe, &mut scratch));
         keeper.wake.clear();
-        pipes.extend(keeper.incoming.lock().unwrap_or_else(PoisonError::into_inner).drain(..));
+        let mut incoming = keeper.incoming();
+        pipes.extend(incoming.drain(..));
         while pipes.len() > KEPT_STREAMS_MAX {
             pipes.pop_front();
         }
-        keeper.kept.store(pipes.len(), Ordering::Relaxed);
+        keeper.drained.store(pipes.len(), Ordering::Relaxed);
+        drop(incoming);
         registry::reap_orphans(&[]);
     }
 }
