@@ -68,7 +68,7 @@ fn findings() -> [Finding; 6] {
                      group is told by descent, and while one command runs at a time by orphaning"
                 }
                 _ => {
-                    "a hard RLIMIT_RTTIME is in the way, or /proc/PID/limits does not show it: \
+                    "a finite RLIMIT_RTTIME is in the way, or /proc/PID/limits does not show it: \
                      what left the group, the session and its parents may outlive the command"
                 }
             },

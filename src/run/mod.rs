@@ -134,7 +134,8 @@ impl EndSignals {
     }
 }
 
-/// Takes TERM, INT, HUP and QUIT, so that they end what runs and not this process; call it once.
+/// Takes TERM, INT, HUP and QUIT, so that they end what runs and not this process, up to a third
+/// one; call it once.
 /// Those that the caller had this process ignore stay ignored.
 ///
 /// # Errors

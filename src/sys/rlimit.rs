@@ -75,7 +75,7 @@ pub(crate) enum MarkUse {
     Works,
     /// runcap carries the mark of a runcap above it, and leaves it on its own commands.
     Nested,
-    /// A finite hard limit is in the way, or the kernel does not show the limit.
+    /// A finite limit is in the way, or the kernel does not show the limit.
     Unavailable,
 }
 
@@ -85,7 +85,9 @@ pub(crate) fn mark_use() -> MarkUse {
     if is_mark(own.rlim_cur) {
         return MarkUse::Nested;
     }
-    if !allowed(Feature::Mark) || own.rlim_max < MARK_END {
+    // A finite soft limit is somebody's wish for the commands too, and not to be loosened.
+    let free = own.rlim_cur == libc::RLIM_INFINITY && own.rlim_max >= MARK_END;
+    if !allowed(Feature::Mark) || !free {
         return MarkUse::Unavailable;
     }
     let shown = with_mark(MARK_FIRST, || mark_of(std::process::id()));

@@ -64,11 +64,18 @@ static CHILDREN: AtomicI32 = AtomicI32::new(-1);
 static TOLD: AtomicI32 = AtomicI32::new(0);
 
 /// Takes the signals that end a program: at the first one `stop` becomes readable, at the second
-/// `kill`. One that runcap's caller had it ignore stays ignored.
+/// `kill`, and a third ends this process. One that runcap's caller had it ignore stays ignored.
 pub(crate) fn watch_ending(stop: &'static Event, kill: &'static Event) {
     extern "C" fn told(signal: libc::c_int) {
         let first = TOLD.compare_exchange(0, signal, Ordering::AcqRel, Ordering::Acquire).is_ok();
         notify(if first { &STOP } else { &KILL_NOW });
+        if !first {
+            // An answer that nobody reads may hold runcap up; the next signal ends it all the same.
+            for signal in ENDING {
+                // SAFETY: signal(2) may be called in a handler, and SIG_DFL runs no code of ours.
+                unsafe { libc::signal(signal, libc::SIG_DFL) };
+            }
+        }
     }
     STOP.store(stop.as_fd().as_raw_fd(), Ordering::Release);
     KILL_NOW.store(kill.as_fd().as_raw_fd(), Ordering::Release);
