@@ -45,13 +45,13 @@ impl Leader {
         self.ended
     }
 
-    /// Sends `signal` to the leader's group, and to the leader in case it left its group.
+    /// Sends `signal` to the leader's group, and to the leader where it left its group. Nobody
+    /// gets it twice: a second TERM means "at once" to many programs.
     pub(super) fn signal_group(&self, signal: i32) {
         // ESRCH says that nobody is there any more, EPERM that all changed their user; what is
         // alive after KILL is found by looking, never by this answer ("at least one" is success).
         let _ = process::kill_group(self.pid, signal);
-        // Not twice to a leader that is where it belongs: a handler would run twice.
-        if proc::process(self.pid).is_some_and(|leader| leader.group != self.pid) {
+        if process::group_of(self.pid).is_ok_and(|group| group != self.pid) {
             let _ = process::kill(self.pid, signal);
         }
     }

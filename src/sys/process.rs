@@ -58,6 +58,17 @@ pub(crate) fn kill_group(group: u32, signal: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// The process group of `pid`, zombie or not.
+///
+/// # Errors
+/// As getpgid(2): ESRCH.
+pub(crate) fn group_of(pid: u32) -> io::Result<u32> {
+    let pid = libc::pid_t::try_from(pid).expect("the kernel's pids fit pid_t");
+    // SAFETY: getpgid takes a plain number.
+    let group = super::check(unsafe { libc::getpgid(pid) })?;
+    Ok(u32::try_from(group).expect("a group's number is a pid"))
+}
+
 /// Sends `signal` to process `pid`.
 ///
 /// # Errors

@@ -14,6 +14,12 @@ fn main() -> ExitCode {
         (Some("touch-memory"), [mebibytes]) => touch_memory(number(mebibytes)),
         (Some("repeat"), [text, count]) => repeat(text, count.parse().expect("a number")),
         (Some("detached-sleep"), [seconds]) => detached_sleep(number(seconds)),
+        (Some("sleep-in-group-of-parent"), [seconds]) => {
+            let parent = rustix::process::getppid();
+            let group = rustix::process::getpgid(parent).expect("the parent lives");
+            rustix::process::setpgid(None, Some(group)).expect("a group of this session");
+            std::thread::sleep(Duration::from_secs(number(seconds)));
+        }
         (Some("small-pipes"), [program, args @ ..]) => return small_pipes(program, args),
         other => panic!("no such helper: {other:?}"),
     }

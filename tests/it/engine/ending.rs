@@ -60,6 +60,34 @@ fn a_command_that_ends_on_term_is_heard_and_not_waited_for() {
     assert_took(&answer, 0.3);
 }
 
+/// The first TERM asks, and to many programs a second one means "at once": there is one.
+#[test]
+fn term_comes_once() {
+    let mut session = Session::start(&[]);
+    let script = "trap 'echo term' TERM; sleep 5; sleep 0.01; :";
+    let mut heard = 0;
+    for _ in 0..20 {
+        let answer = session.ask(&json!({"command": script, "timeout": 0.05, "grace": 5}));
+        // On a loaded machine the deadline may come before the trap.
+        let count = answer["stdout"].as_str().unwrap().lines().count();
+        assert!(count <= 1, "{answer}");
+        heard += count;
+    }
+    assert!(heard > 0, "the trap was never set in time");
+    session.end();
+}
+
+/// A leader that moved to another group: its group is empty, and it ends at the deadline.
+#[test]
+fn tk7_a_leader_that_left_its_group_ends_too() {
+    for (grace, signal) in [(20, "SIGTERM"), (0, "SIGKILL")] {
+        let command = [&helper(), "sleep-in-group-of-parent", "100"];
+        let answer = answer(json!({"command": command, "timeout": 0.3, "grace": grace}));
+        assert_has(&answer, &json!({"status": "timed_out", "signal_name": signal}));
+        assert_took(&answer, 0.3);
+    }
+}
+
 /// The leader ends on TERM, a member of its group ignores TERM: dead when the answer arrives.
 #[test]
 fn tk1_a_group_member_that_ignores_term_is_dead_when_the_answer_arrives() {
@@ -107,12 +135,27 @@ fn pg1_a_process_that_holds_the_pipe_delays_the_answer_by_the_drain_limit() {
     session.end();
 }
 
+/// A background process that left the group holds a full stdin: nobody waits until it reads.
+#[test]
+fn pg1_a_process_that_holds_stdin_does_not_delay_the_answer() {
+    let sleep = marked_sleep();
+    let hold = format!("{} detached-{sleep} <&3 >/dev/null 2>&1 &", helper());
+    let command = format!("exec 3<&0; {hold} echo started");
+    let mut session = Session::start(&[]);
+    let answer = session.ask(&json!({"command": command, "stdin": "x".repeat(1 << 20),
+        "timeout": 60, "leftovers": "leave"}));
+    kill_all(&processes_with(&format!("detached-{sleep}")));
+    assert_has(&answer, &json!({"status": "exited", "stdout": "started\n"}));
+    assert_took(&answer, 0.0);
+    session.end();
+}
+
 /// A short-lived background process writes after the leader's end: taken, and nothing waits on.
 #[test]
 fn pg4_what_a_short_background_process_writes_last_is_taken() {
-    let script = "(sleep 0.1; echo late) & echo early";
+    let script = "(sleep 0.03; echo late) & echo early";
     let answer = answer(json!({"command": script, "leftovers": "leave"}));
     let expected = json!({"stdout": "early\nlate\n", "stdout_incomplete": null});
     assert_has(&answer, &expected);
-    assert_took(&answer, 0.1);
+    assert_took(&answer, 0.03);
 }
