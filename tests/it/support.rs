@@ -125,7 +125,8 @@ impl Session {
         self.line().expect("an answer for every request")
     }
 
-    /// Bytes of the largest resident set so far (VmHWM), read while the process still lives.
+    /// Bytes of the largest resident set so far (VmHWM), read while the process still lives. The
+    /// kernel sums counters of each CPU, so a later value can be a little below an earlier one.
     pub fn peak_rss_bytes(&self) -> u64 {
         status_kib(self.child.id(), "VmHWM") * 1024
     }

@@ -27,14 +27,16 @@ fn nothing_of_a_command_is_left_in_runcap() {
     let pid = session.child.id();
     // Once over everything: /dev/null, for one, is opened the first time it is needed.
     requests.iter().for_each(|request| drop(session.ask(request)));
+    wait_until("only the main thread is left", || threads(pid) == 1);
     let (before, peak) = (look(pid), session.peak_rss_bytes());
     for request in requests.iter().cycle().take(200) {
         session.ask(request);
     }
     // A thread that has done its work may still be on its way out.
-    wait_until("threads, descriptors and children are those of before", || look(pid) == before);
+    wait_until("only the main thread is left", || threads(pid) == 1);
+    assert_eq!(look(pid), before, "threads, descriptors, children");
     assert_eq!(before.2, 0, "no child, no zombie");
-    let grown = session.peak_rss_bytes() - peak;
+    let grown = session.peak_rss_bytes().saturating_sub(peak);
     assert!(grown < 1 << 20, "grew by {grown} bytes");
     session.end();
 }
@@ -56,6 +58,7 @@ fn a_command_ends_when_the_reader_is_gone() {
         wait_until("the command runs", || !processes_with(&sleep).is_empty());
         let start = Instant::now();
         let mut runcap = session.hang_up();
+        wait_until("runcap ends", || runcap.try_wait().unwrap().is_some());
         let status = runcap.wait().unwrap();
         assert_eq!(status.code(), Some(125), "{name}");
         assert!(start.elapsed() < Duration::from_secs(3), "{name}: {:?}", start.elapsed());
