@@ -124,6 +124,17 @@ fn overflow_stop_kills_at_the_first_byte_past_the_cap() {
     }
 }
 
+/// A hundred times `yes`: it dies of KILL, not of a broken pipe that it could have acted on.
+#[test]
+fn overflow_stop_leaves_no_broken_pipe_to_act_on() {
+    let mut session = Session::start(&[]);
+    for _ in 0..100 {
+        let request = json!({"command": ["yes"], "overflow": "stop", "max_output_size": 1000});
+        assert_has(&session.ask(&request), &json!({"signal_name": "SIGKILL", "stderr": ""}));
+    }
+    session.end();
+}
+
 /// Exactly the cap under `overflow: stop` is no overflow.
 #[test]
 fn overflow_stop_lets_exactly_the_cap_through() {
