@@ -122,10 +122,10 @@ fn tk1_the_whole_group_ends_at_the_deadline() {
 #[test]
 fn pg1_a_process_that_holds_the_pipe_delays_the_answer_by_the_drain_limit() {
     let sleep = marked_sleep();
-    let script = format!("{} detached-{sleep} & echo started", helper());
+    let script = format!("{} detached-sleep 5 {sleep} & echo started", helper());
     let mut session = Session::start(&[]);
     let answer = session.ask(&json!({"command": script, "timeout": 60, "leftovers": "leave"}));
-    kill_all(&processes_with(&format!("detached-{sleep}")));
+    kill_all(&processes_with(&sleep));
     assert_has(
         &answer,
         &json!({"status": "exited", "exit_code": 0, "stdout": "started\n",
@@ -139,12 +139,12 @@ fn pg1_a_process_that_holds_the_pipe_delays_the_answer_by_the_drain_limit() {
 #[test]
 fn pg1_a_process_that_holds_stdin_does_not_delay_the_answer() {
     let sleep = marked_sleep();
-    let hold = format!("{} detached-{sleep} <&3 >/dev/null 2>&1 &", helper());
+    let hold = format!("{} detached-sleep 5 {sleep} <&3 >/dev/null 2>&1 &", helper());
     let command = format!("exec 3<&0; {hold} echo started");
     let mut session = Session::start(&[]);
     let answer = session.ask(&json!({"command": command, "stdin": "x".repeat(1 << 20),
         "timeout": 60, "leftovers": "leave"}));
-    kill_all(&processes_with(&format!("detached-{sleep}")));
+    kill_all(&processes_with(&sleep));
     assert_has(&answer, &json!({"status": "exited", "stdout": "started\n"}));
     assert_took(&answer, 0.0);
     session.end();
