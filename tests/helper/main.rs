@@ -14,7 +14,7 @@ fn main() -> ExitCode {
         (Some("touch-memory"), [mebibytes]) => touch_memory(number(mebibytes)),
         (Some("repeat"), [text, count]) => repeat(text, count.parse().expect("a number")),
         // What follows tells it apart from others.
-        (Some(\"detached-sleep\"), [seconds, ..]) => detached_sleep(number(seconds)),
+        (Some("detached-sleep"), [seconds, ..]) => detached_sleep(number(seconds)),
         (Some("sleep-in-group-of-parent"), [seconds]) => {
             let parent = rustix::process::getppid();
             let group = rustix::process::getpgid(parent).expect("the parent lives");
