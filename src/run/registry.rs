@@ -100,10 +100,11 @@ pub(super) fn forget(pid: u32) {
 /// Children of this process that no command running now accounts for. Their own leaders and what
 /// stays from before are left out; a command that leaves nothing pays one small read here.
 pub(super) fn strays() -> Vec<u32> {
-    // Leaders are looked up after the list is read: one started meanwhile is in both.
-    let children = proc::own_children();
+    // The kernel may leave out children when others are reaped while it lists them (proc(5)), so
+    // the list is read under the lock, too.
     let mut registry = lock();
     let registry = registry.get_or_insert_default();
+    let children = proc::own_children();
     let known = |pid: &u32| registry.leaders.contains(pid) || registry.others.contains_key(pid);
     children.into_iter().filter(|pid| !known(pid)).collect()
 }

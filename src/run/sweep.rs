@@ -1,9 +1,9 @@
 //! Ends what a command leaves behind, outside its group too.
 //!
 //! Each round kills every process of the command that is found alive and waits until those are
-//! dead; new ones found in the next round were started meanwhile. A process that forks and exits
-//! faster than it is found can outrun every round, so rounds and time are bounded, and what is
-//! left is reported. Success is judged by looking for live processes, never by ESRCH: zombies
+//! dead; new ones found in the next round were started meanwhile. A process that leaves the group,
+//! forks and exits faster than it is found can outrun every round, so rounds and time are bounded,
+//! and what is left is reported. Success is judged by looking for live processes, never by ESRCH: zombies
 //! whose parent does not reap them take signals too.
 
 use std::collections::BTreeSet;
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::sys::poll::{Interest, PollFd, poll};
 use crate::sys::proc::Process;
+use crate::sys::signal::KILL;
 
 use super::leader::{Leader, Member};
 use super::{KILL_WAIT, registry};
@@ -49,10 +50,19 @@ impl Toll {
 }
 
 /// Live processes of the command besides its leader.
+///
+/// One that ends while it is looked at may have just started the next, which came here after the
+/// list was read. So a look that finds a new dead process and no live one proves nothing.
 pub(super) fn alive(leader: &mut Leader) -> Vec<Process> {
-    let mut found = leader.members.find();
-    found.retain(|process| process.live);
-    found
+    for _ in 0..ROUNDS_MAX {
+        let known = leader.members.seen().len();
+        let mut found = leader.members.find();
+        found.retain(|process| process.live);
+        if !found.is_empty() || leader.members.seen().len() == known {
+            return found;
+        }
+    }
+    Vec::new()
 }
 
 /// Kills every live process of a command whose leader has ended (or cannot be killed), and returns
@@ -65,6 +75,8 @@ pub(super) fn sweep(leader: &mut Leader, toll: &mut Toll) -> Vec<Process> {
             return living;
         }
         toll.add(&living);
+        // One call reaches all of the group at once, also one that is being started now.
+        leader.signal_group(KILL);
         for step in living.chunks(STEP_PROCESSES) {
             let killed: Vec<Member> =
                 step.iter().map(|process| leader.kill_member(process)).collect();

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::support::*;
 
@@ -175,6 +175,30 @@ fn tk7_a_command_that_signals_its_own_group_does_not_reach_runcap() {
     assert_eq!(session.end().code(), Some(0));
 }
 
+/// A helper that starts itself anew and exits for `life`, with `mark` on its command line.
+fn relay(kind: &str, life: Duration, mark: &Mark) -> Vec<String> {
+    let deadline = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970") + life;
+    vec![helper(), kind.to_owned(), deadline.as_millis().to_string(), mark.to_string()]
+}
+
+#[test]
+fn tk8_a_chain_of_short_lived_processes_in_the_group_is_ended() {
+    // Each process of the group starts the next and exits, the leader first: all are gone after
+    // the drain, though no two looks find the same one; runcap does not spin.
+    let mark = Mark::new();
+    let mut session = Session::start(&[]);
+    let start = Instant::now();
+    let chain = relay("relay", Duration::from_secs(8), &mark);
+    let answer = session.ask(&json!({ "command": chain, "timeout": 1 }));
+    let elapsed = start.elapsed();
+    mark.assert_gone();
+    assert_has(&answer, &json!({ "status": "exited", "exit_code": 0, "left_running": null }));
+    assert_took(elapsed, Duration::from_millis(250));
+    let cpu_ticks = stat(session.child.id()).expect("it lives").cpu_ticks;
+    assert!(cpu_ticks < 50, "{cpu_ticks} hundredths of a second of CPU time");
+    assert_eq!(session.end().code(), Some(0));
+}
+
 #[test]
 fn tk8_zombies_that_nobody_reaps_do_not_hold_up_the_end() {
     // Twenty zombies in the group, whose parent never waits: they take signals and do not count.
@@ -184,6 +208,20 @@ fn tk8_zombies_that_nobody_reaps_do_not_hold_up_the_end() {
     mark.assert_gone();
     assert_has(&answer, &json!({ "status": "timed_out", "signal": 15, "killed_processes": null }));
     assert_took(elapsed, Duration::from_millis(500));
+}
+
+#[test]
+fn tk8_a_chain_that_changes_its_group_all_the_time_cannot_hold_up_the_answer() {
+    // Each process of the chain leads a group of its own: rounds and time are bounded, and what
+    // is left is said to be.
+    let mark = Mark::new();
+    let chain = relay("relay-away", Duration::from_secs(3), &mark);
+    let (answer, elapsed) = timed(json!({ "command": chain, "timeout": 1 }));
+    assert_has(&answer, &json!({ "status": "exited", "exit_code": 0 }));
+    if answer["left_running"].is_null() {
+        mark.assert_gone();
+    }
+    assert_took(elapsed, Duration::from_millis(250) + KILL_WAIT - KILL_WAIT);
 }
 
 #[test]
