@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -352,6 +352,59 @@ fn tk11_what_was_written_before_the_timeout_is_in_the_answer() {
     assert_took(elapsed, SECOND);
 }
 
+/// A file system on which every write waits in the kernel until it is dropped.
+struct Frozen {
+    directory: tempfile::TempDir,
+    mounted: bool,
+    frozen: bool,
+}
+
+impl Frozen {
+    /// `None`, counted as not run, where no loop device can be had.
+    fn new() -> Option<Frozen> {
+        for program in ["mkfs.ext4", "fsfreeze", "mount"] {
+            if !installed(program) {
+                return None;
+            }
+        }
+        let directory = tempfile::tempdir().expect("a directory");
+        let image = directory.path().join("image");
+        let file = std::fs::File::create(&image).expect("a file");
+        file.set_len(4 << 20).expect("room");
+        assert!(run_quietly("mkfs.ext4", &["-q", path(&image)]), "a file system");
+        let mut frozen = Frozen { directory, mounted: false, frozen: false };
+        std::fs::create_dir(frozen.mount()).expect("a directory");
+        frozen.mounted = run_quietly("mount", &["-o", "loop", path(&image), path(&frozen.mount())]);
+        if !frozen.mounted {
+            not_here("no loop device can be mounted");
+            return None;
+        }
+        frozen.frozen = run_quietly("fsfreeze", &["-f", path(&frozen.mount())]);
+        assert!(frozen.frozen, "a mounted ext4 can be frozen");
+        Some(frozen)
+    }
+
+    fn mount(&self) -> PathBuf {
+        self.directory.path().join("mount")
+    }
+
+    fn thaw(&mut self) {
+        if std::mem::take(&mut self.frozen) {
+            run_quietly("fsfreeze", &["-u", path(&self.mount())]);
+        }
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.thaw();
+        if self.mounted {
+            let mount = self.mount();
+            wait_until("it can be unmounted", || run_quietly("umount", &[path(&mount)]));
+        }
+    }
+}
+
 fn path(path: &Path) -> &str {
     path.to_str().expect("text")
 }
@@ -360,6 +413,43 @@ fn run_quietly(program: &str, args: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(args).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().expect("the program starts").success()
+}
+
+#[test]
+fn tk13_a_process_that_kill_does_not_end_is_given_up_and_reported() {
+    // A write to a frozen file system, as the leader and as its child: answered by timeout +
+    // grace + 750 ms, `could not be killed`, the session goes on, and nothing stays once it thaws.
+    let Some(mut frozen) = Frozen::new() else { return };
+    let file = frozen.mount().join("file");
+    let file = path(&file);
+    let mut sessions = Vec::new();
+    for (command, leader_is_stuck) in
+        [(format!("echo x >{file}"), true), (format!("(echo x >{file}) & wait"), false)]
+    {
+        let mut session = Session::start(&[]);
+        let start = Instant::now();
+        let answer = session.ask(&json!({ "command": command, "timeout": 0.5, "grace": 0.2 }));
+        let elapsed = start.elapsed();
+        let expected = json!({ "status": "timed_out", "exit_code": null, "left_running": true });
+        assert_has(&answer, &expected);
+        let reason = answer["reason"].as_str().expect("a reason");
+        assert_eq!(reason.ends_with("; it could not be killed"), leader_is_stuck, "{answer}");
+        assert_took(elapsed, Duration::from_millis(700) + KILL_WAIT);
+        let next = session.ask(&json!({ "command": "echo usable" }));
+        assert_has(
+            &next,
+            &json!({ "status": "exited", "stdout": "usable\n", "left_running": null }),
+        );
+        assert_eq!(children(session.child.id()).len(), 1, "it waits in the kernel");
+        sessions.push(session);
+    }
+    frozen.thaw();
+    let thawed = Instant::now();
+    for session in sessions {
+        wait_until("the dead are reaped", || children(session.child.id()).is_empty());
+        assert!(thawed.elapsed() < SECOND, "{:?}", thawed.elapsed());
+        assert_eq!(session.end().code(), Some(0));
+    }
 }
 
 #[test]
