@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::sys::poll::{Interest, PollFd, poll};
-use crate::sys::proc::Process;
+use crate::sys::proc::{self, Life, Process};
 use crate::sys::signal::KILL;
 
 use super::leader::{Leader, Member};
@@ -57,7 +57,7 @@ pub(super) fn alive(leader: &mut Leader) -> Vec<Process> {
     for _ in 0..ROUNDS_MAX {
         let known = leader.members.seen().len();
         let mut found = leader.members.find();
-        found.retain(|process| process.live);
+        found.retain(|process| process.life == Life::Running);
         if !found.is_empty() || leader.members.seen().len() == known {
             return found;
         }
@@ -94,11 +94,24 @@ fn wait_for(member: &Member, give_up: Instant) {
     let _ = poll(&mut [PollFd::new(member.fd(), Interest::Read)], Some(left));
 }
 
-/// Reaps what of the command has ended and came to this process.
-pub(super) fn reap(leader: &Leader) {
+/// Reaps what of the command has ended and came to this process, and waits for what the kernel is
+/// taking down now. False when something of that is still to come.
+pub(super) fn reap(leader: &Leader) -> bool {
     if !leader.members.searched() {
-        return;
+        return true;
     }
-    let pids: Vec<u32> = leader.members.seen().iter().map(|(pid, _)| *pid).collect();
+    let give_up = Instant::now() + KILL_WAIT;
+    let seen: Vec<(u32, u64)> = leader.members.seen().iter().copied().collect();
+    let processes = || {
+        seen.iter().filter_map(|(pid, start)| {
+            proc::process(*pid).filter(|process| process.start == *start)
+        })
+    };
+    for exiting in processes().filter(|process| process.life == Life::Exiting) {
+        wait_for(&Member::new(&exiting), give_up);
+    }
+    let pids: Vec<u32> = seen.iter().map(|(pid, _)| *pid).collect();
     registry::reap_orphans(&pids);
+    let own = std::process::id();
+    !processes().any(|process| process.parent == own && process.life != Life::Running)
 }

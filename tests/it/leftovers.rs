@@ -162,6 +162,34 @@ fn pg3_past_64_kept_streams_the_oldest_is_closed() {
 }
 
 #[test]
+fn pg4_what_a_short_lived_child_writes_after_the_exit_is_taken() {
+    // 100 times (sleep 0.05; echo late) & echo early: both lines each time, at the end of file and
+    // not at the end of the drain; nothing is killed or left, since nothing needs to be.
+    let lanes = 4;
+    thread::scope(|scope| {
+        for _ in 0..lanes {
+            scope.spawn(|| {
+                let mut session = Session::start(&[]);
+                let mut took = Vec::new();
+                for _ in 0..100 / lanes {
+                    let answer =
+                        session.ask(&json!({ "command": "(sleep 0.05; echo late) & echo early" }));
+                    let expected = json!({
+                        "status": "exited", "exit_code": 0, "stdout": "early\nlate\n",
+                        "stdout_incomplete": null, "killed_processes": null, "left_running": null,
+                    });
+                    assert_has(&answer, &expected);
+                    took.push(duration(&answer));
+                }
+                took.sort();
+                assert!(took[took.len() / 2] < Duration::from_millis(200), "{took:?}");
+                assert_eq!(session.end().code(), Some(0));
+            });
+        }
+    });
+}
+
+#[test]
 fn pg5_a_child_that_holds_no_pipe_is_killed_or_listed() {
     // timeout=2, sleep >/dev/null 2>&1 </dev/null & exit 0: no watchdog is needed any more, since
     // it is swept at once, or left and listed.
@@ -598,4 +626,58 @@ fn zombies_of_a_command_are_no_leftovers() {
     assert_has(&answer, &expected);
     assert_eq!(zombies(session.child.id()), [0; 0]);
     assert_eq!(session.end().code(), Some(0));
+}
+
+/// A process whose first thread ends while another one appends to a file.
+const HEADLESS: &str = r#"
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static char *path;
+static void *beat(void *none) {
+    int file = open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+    for (;;) { if (write(file, "x", 1) != 1) return none; usleep(2000); }
+}
+int main(int count, char **args) {
+    pthread_t thread;
+    path = args[count - 1];
+    setsid();
+    pthread_create(&thread, 0, beat, 0);
+    syscall(SYS_exit, 0);
+}
+"#;
+
+#[test]
+fn a_process_whose_first_thread_has_ended_is_alive() {
+    // /proc shows it as a zombie, and it goes on: outside the group it is killed and counted all
+    // the same, or said to be left.
+    if !installed("cc") {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let (source, program) = (file_in(&directory, "headless.c"), file_in(&directory, "headless"));
+    std::fs::write(&source, HEADLESS).expect("a file");
+    let status = Command::new("cc").args(["-pthread", "-o", &program, &source]).status();
+    assert!(status.expect("a compiler starts").success());
+    for (leftovers, killed, left) in
+        [("kill", json!(1), json!(null)), ("leave", json!(null), json!(true))]
+    {
+        let beats = file_in(&directory, leftovers);
+        let size = || std::fs::metadata(&beats).expect("it ran").len();
+        let command =
+            format!("({program} {beats} <&- >&- 2>&- &); while ! [ -s {beats} ]; do :; done");
+        let answer = answer(json!({ "command": command, "leftovers": leftovers }));
+        let at_answer = size();
+        thread::sleep(Duration::from_millis(100));
+        let later = size();
+        // The one that was left has nobody else who would end it.
+        let zombie = |pid: &u32| {
+            std::fs::read_to_string(format!("/proc/{pid}/comm"))
+                .is_ok_and(|name| name == "headless\n")
+        };
+        kill_all(&all_processes().into_iter().filter(zombie).collect::<Vec<_>>());
+        assert_has(&answer, &json!({ "killed_processes": killed, "left_running": left }));
+        assert_eq!(later == at_answer, leftovers == "kill", "{at_answer} bytes, then {later}");
+    }
 }
