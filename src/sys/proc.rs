@@ -71,24 +71,31 @@ fn life(state: &str, flags: u32, threads: u32) -> Life {
 /// threads are found.
 pub(crate) fn own_children() -> Vec<u32> {
     let own = std::process::id();
-    task_children(own, own).unwrap_or_else(|_| children_by_parent(&[own]))
+    task_children(own, own).unwrap_or_else(|_| Children::look().of(own))
 }
 
-/// The children of `parents`, zombies too.
-pub(crate) fn children(parents: &[u32]) -> Vec<u32> {
-    let mut children = Vec::new();
-    for parent in parents {
-        let Ok(tasks) = fs::read_dir(format!("/proc/{parent}/task")) else { continue };
-        for task in tasks.filter_map(|task| number(&task.ok()?)) {
-            match task_children(*parent, task) {
-                Ok(found) => children.extend(found),
-                // A thread that just ended has no file; a kernel without lists has none at all.
-                Err(_) if has_children_lists() => {}
-                Err(_) => return children_by_parent(parents),
-            }
-        }
+/// Who is whose child, zombies too, for one look at many processes.
+pub(crate) struct Children {
+    /// Every process, where the kernel has no lists; looked at once, since it takes long.
+    all: Option<Vec<Process>>,
+}
+
+impl Children {
+    pub(crate) fn look() -> Children {
+        Children { all: (!has_children_lists()).then(|| all_processes().collect()) }
     }
-    children
+
+    /// The children of process `parent`, of all its threads.
+    pub(crate) fn of(&self, parent: u32) -> Vec<u32> {
+        if let Some(all) = &self.all {
+            let children = all.iter().filter(|process| process.parent == parent);
+            return children.map(|process| process.pid).collect();
+        }
+        let Ok(tasks) = fs::read_dir(format!("/proc/{parent}/task")) else { return Vec::new() };
+        let tasks = tasks.filter_map(|task| number(&task.ok()?));
+        // A thread that just ended has no list.
+        tasks.flat_map(|task| task_children(parent, task).unwrap_or_default()).collect()
+    }
 }
 
 /// Whether this kernel lists children.
@@ -105,11 +112,9 @@ fn task_children(pid: u32, task: u32) -> io::Result<Vec<u32>> {
     Ok(text.split_ascii_whitespace().filter_map(|child| child.parse().ok()).collect())
 }
 
-fn children_by_parent(parents: &[u32]) -> Vec<u32> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.filter_map(|entry| number(&entry.ok()?));
-    let all = pids.filter_map(process);
-    all.filter(|process| parents.contains(&process.parent)).map(|process| process.pid).collect()
+fn all_processes() -> impl Iterator<Item = Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| number(&entry.ok()?)).filter_map(process)
 }
 
 fn number(entry: &fs::DirEntry) -> Option<u32> {
