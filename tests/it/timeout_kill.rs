@@ -62,6 +62,41 @@ fn tk2_a_member_that_ignores_term_is_killed_after_the_grace_though_the_leader_is
     assert_took(elapsed, Duration::from_millis(600));
 }
 
+/// Writes a word for each TERM that it gets.
+const COUNTER: &str = r#"
+#include <signal.h>
+#include <unistd.h>
+static void count(int signal) { (void)!write(1, "term\n", 5); }
+int main(void) {
+    struct sigaction action = { .sa_handler = count };
+    sigaction(SIGTERM, &action, 0);
+    (void)!write(1, "ready\n", 6);
+    for (;;) pause();
+}
+"#;
+
+#[test]
+fn term_comes_once() {
+    // A second TERM means `at once` to many a program, so the first process gets exactly one, also
+    // of a runcap that is slow (traced, so that two would not merge into one).
+    if !installed("cc") || !installed("strace") {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let (source, program) = (directory.path().join("count.c"), directory.path().join("count"));
+    std::fs::write(&source, COUNTER).expect("a file");
+    assert!(run_quietly("cc", &["-o", path(&program), path(&source)]), "a program");
+    let strace = ["strace", "-qq", "-o", "/dev/null", "-e", "trace=kill"];
+    let mut session = Session::of(through(&strace, &json_mode(&[])));
+    for _ in 0..3 {
+        let request = json!({ "command": [path(&program)], "timeout": 0.1, "grace": 0.05 });
+        let answer = session.ask(&request);
+        let expected = json!({ "status": "timed_out", "signal": 9, "stdout": "ready\nterm\n" });
+        assert_has(&answer, &expected);
+    }
+    assert_eq!(session.end().code(), Some(0));
+}
+
 #[test]
 fn a_first_process_that_left_its_group_ends_too() {
     // It moves into the group of its child: TERM reaches it by number, KILL its child by descent.
