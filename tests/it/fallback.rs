@@ -31,10 +31,10 @@ fn timeout_kills_the_group(command: &impl Fn() -> Command) {
     let escaped = format!("(setsid {mark} <&- >&- 2>&- &); setsid env -i {mark} & {mark}; :");
     let (group, deaf, escaped) = (&group, &deaf, &escaped);
     for (command, grace, killed, took) in
-        [(group, 5.0, 3, 300), (deaf, 0.2, 2, 500), (escaped, 0.0, 3, 300), (escaped, 5.0, 3, 300)]
+        [(group, 5.0, 3, 400), (deaf, 0.2, 2, 600), (escaped, 0.0, 3, 400), (escaped, 5.0, 3, 400)]
     {
         let start = Instant::now();
-        let answer = session.ask(&json!({ "command": command, "timeout": 0.3, "grace": grace }));
+        let answer = session.ask(&json!({ "command": command, "timeout": 0.4, "grace": grace }));
         mark.assert_gone();
         let expected = json!({
             "status": "timed_out", "exit_code": null, "killed_processes": killed, "left_running": null,

@@ -180,7 +180,7 @@ fn sd2_die_with_parent_ends_the_command_when_runcap_is_killed() {
         let killed = Instant::now();
         if dies {
             wait_until("the command is gone", || !is_alive(sleeper));
-            assert!(killed.elapsed() < SECOND, "{:?}", killed.elapsed());
+            assert!(killed.elapsed() < SECOND / 2 + slack(), "{:?}", killed.elapsed());
         } else {
             thread::sleep(Duration::from_millis(300));
             assert!(is_alive(sleeper), "nobody ended it");
@@ -309,7 +309,7 @@ fn sd7_runcap_ends_when_the_process_that_asked_is_killed() {
     let killed = Instant::now();
     wait_until("runcap is gone", || !is_alive(pid));
     mark.assert_gone();
-    assert!(killed.elapsed() < SECOND, "{:?}", killed.elapsed());
+    assert!(killed.elapsed() < SECOND / 2 + slack(), "{:?}", killed.elapsed());
 }
 
 #[test]

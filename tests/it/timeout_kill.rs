@@ -256,7 +256,7 @@ fn tk8_a_chain_that_changes_its_group_all_the_time_cannot_hold_up_the_answer() {
     if answer["left_running"].is_null() {
         mark.assert_gone();
     }
-    assert_took(elapsed, Duration::from_millis(250) + KILL_WAIT - KILL_WAIT);
+    assert_took(elapsed, Duration::from_millis(250));
 }
 
 #[test]
@@ -345,7 +345,7 @@ fn tk10_odd_timeouts_are_refused_or_meant_and_never_a_panic() {
     let run = feed(&[], input.as_bytes());
     assert_eq!(run.code(), Some(1), "{run:?}");
     assert_eq!(run.stderr, "");
-    assert!(run.elapsed < SECOND, "nothing was run: {run:?}");
+    assert!(run.elapsed < 2 * SECOND, "nothing was run: {run:?}");
     for (timeout, answer) in refused.iter().zip(&run.answers) {
         assert_eq!(answer["status"], "bad_request", "{timeout}: {answer}");
         assert_eq!(answer["error"]["field"], "timeout", "{timeout}: {answer}");
@@ -482,7 +482,7 @@ fn tk13_a_process_that_kill_does_not_end_is_given_up_and_reported() {
     let thawed = Instant::now();
     for session in sessions {
         wait_until("the dead are reaped", || children(session.child.id()).is_empty());
-        assert!(thawed.elapsed() < SECOND, "{:?}", thawed.elapsed());
+        assert!(thawed.elapsed() < SECOND / 2 + slack(), "{:?}", thawed.elapsed());
         assert_eq!(session.end().code(), Some(0));
     }
 }
@@ -570,8 +570,8 @@ fn tk15_a_step_of_the_wall_clock_moves_no_deadline() {
                 command.env("LD_PRELOAD", library).env("STEP", step);
                 let run = feed_command(command, requests.as_bytes());
                 let [first, second] = &run.answers[..] else { panic!("{run:?}") };
-                let start = |answer: &Value| hours(answer["start_time"].as_str().expect("text"));
-                if start(first) == start(second) {
+                let hour = |answer: &Value| answer["start_time"].to_string()[..14].to_owned();
+                if hour(first) == hour(second) {
                     return not_here("a static program takes no library that moves its clock");
                 }
                 assert_has(first, &json!({ "status": "timed_out", "signal": 15 }));
@@ -583,19 +583,20 @@ fn tk15_a_step_of_the_wall_clock_moves_no_deadline() {
     });
 }
 
-/// Day and hour of a time as RFC 3339 writes it, a few seconds before the full hour counting as
-/// the next one.
-fn hours(time: &str) -> String {
-    let late = time[14..16] == *"59" && &time[17..19] >= "50";
-    format!("{}{}", &time[..13], if late { "+" } else { "" })
-}
-
 #[test]
 fn tk15_times_of_the_answer_agree_with_its_duration() {
     // The end is the start plus the monotonic duration, whatever the wall clock did.
     let (answer, elapsed) = timed(json!({ "command": "sleep 0.3" }));
     assert_took(duration(&answer), Duration::from_millis(300));
     assert!(duration(&answer) <= elapsed, "{answer}");
+    let (start, end) = (seconds_of_day(&answer["start_time"]), seconds_of_day(&answer["end_time"]));
+    let between = (end - start).rem_euclid(86_400.0);
+    assert!((between - duration(&answer).as_secs_f64()).abs() < 1e-5, "{answer}");
+}
+
+fn seconds_of_day(time: &Value) -> f64 {
+    let time = time.as_str().expect("text").split(['T', 'Z']).nth(1).expect("a time of day");
+    time.split(':').fold(0.0, |sum, part| sum * 60.0 + part.parse::<f64>().expect("a number"))
 }
 
 #[test]
@@ -657,7 +658,7 @@ fn tk17_a_command_that_reads_the_terminal_ends_by_its_timeout() {
     let answer = text.lines().find(|line| line.starts_with('{')).expect("an answer");
     let answer: Value = serde_json::from_str(answer).expect("JSON");
     assert!(answer["status"] == "timed_out" || answer["stdout"] != "rc=0\n", "{answer}");
-    assert!(elapsed < SECOND + Duration::from_millis(600), "{elapsed:?}: {answer}");
+    assert!(elapsed < SECOND + slack(), "{elapsed:?}: {answer}");
 }
 
 #[test]
@@ -723,7 +724,7 @@ fn killed_processes_counts_everything_but_the_leader() {
     let mut session = Session::start(&[]);
     for (name, command, expected) in &trees {
         for grace in [0.0, 0.5] {
-            let request = json!({ "command": command, "timeout": 0.3, "grace": grace });
+            let request = json!({ "command": command, "timeout": 0.4, "grace": grace });
             let answer = session.ask(&request);
             mark.assert_gone();
             let expected = if *expected == 0 { Value::Null } else { json!(expected) };
@@ -824,7 +825,7 @@ fn rx1_a_fork_bomb_within_a_process_limit_is_gone_at_the_timeout() {
     kill_all(&left);
     assert_eq!(left, [0; 0], "{answer}");
     assert!(matches!(answer["status"].as_str(), Some("timed_out" | "exited")), "{answer}");
-    assert!(elapsed < SECOND + GRACE + KILL_WAIT + SECOND, "{elapsed:?}");
+    assert!(elapsed < SECOND + GRACE + KILL_WAIT + slack(), "{elapsed:?}");
     let answer = session.ask(&json!({ "command": "echo usable" }));
     assert_has(&answer, &json!({ "status": "exited", "stdout": "usable\n" }));
     assert_eq!(session.end().code(), Some(0));
