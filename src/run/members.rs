@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::sys::proc::{self, Process};
+use crate::sys::proc::{self, Children, Process};
 use crate::sys::rlimit::mark_of;
 
 use super::registry::{self, Started};
@@ -40,34 +40,50 @@ impl Members {
         self.searched
     }
 
-    /// The command's processes besides the leader, zombies too, parents first; all are remembered.
+    /// The command's processes besides the leader, zombies too; all are remembered.
     pub(super) fn find(&mut self) -> Vec<Process> {
         self.searched = true;
         let mut found: Vec<Process> = Vec::new();
-        let mut looked_at = 0;
         // Processes whose children are still to be looked at, and whether they are the command's.
         let mut parents = vec![(self.started.pid, true)];
         // The leader is not reaped, so it still shows its start.
         let adopts = self.started.adopts_orphans;
         let leader = adopts.then(|| proc::process(self.started.pid)).flatten();
-        for stray in registry::strays() {
-            let Some(process) = proc::process(stray) else { continue };
-            let adopted = leader.is_some_and(|leader| process.start >= leader.start);
-            let ours = adopted || self.is_member(&process);
-            found.extend(ours.then_some(process));
-            parents.push((stray, ours));
-        }
-        while let Some((parent, ours)) = parents.pop() {
-            for child in proc::children(&[parent]) {
-                looked_at += 1;
-                let Some(process) = proc::process(child) else { continue };
-                let ours = ours || self.is_member(&process);
-                found.extend(ours.then_some(process));
-                if looked_at < SEARCH_MAX {
-                    parents.push((child, ours));
+        let mut strays = BTreeSet::new();
+        let mut looked_at = 0;
+        loop {
+            let children = Children::look();
+            while let Some((parent, ours)) = parents.pop() {
+                for child in children.of(parent) {
+                    looked_at += 1;
+                    let Some(process) = proc::process(child) else { continue };
+                    let ours = ours || self.is_member(&process);
+                    found.extend(ours.then_some(process));
+                    if looked_at < SEARCH_MAX {
+                        parents.push((child, ours));
+                    }
                 }
             }
+            // After their parents, since one whose parent has ended meanwhile came here; again
+            // and again, since that may happen below an orphan too.
+            for stray in registry::strays() {
+                if looked_at >= SEARCH_MAX || !strays.insert(stray) {
+                    continue;
+                }
+                looked_at += 1;
+                let Some(process) = proc::process(stray) else { continue };
+                let adopted = leader.is_some_and(|leader| process.start >= leader.start);
+                let ours = adopted || self.is_member(&process);
+                found.extend(ours.then_some(process));
+                parents.push((stray, ours));
+            }
+            if parents.is_empty() {
+                break;
+            }
         }
+        // One that lost its parent while this looked is there twice.
+        found.sort_by_key(|process| (process.pid, process.start));
+        found.dedup_by_key(|process| (process.pid, process.start));
         self.seen.extend(found.iter().map(|process| (process.pid, process.start)));
         found
     }

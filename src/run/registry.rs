@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::sys::proc::{self, Process};
-use crate::sys::process;
+use crate::sys::process::{self, Reaped};
 use crate::sys::rlimit::{MARK_FIRST, MarkUse, mark_use, with_mark};
 
 /// Everything that is known of this process's children.
@@ -91,19 +91,29 @@ pub(super) fn start(spawn: impl FnOnce() -> io::Result<u32>) -> io::Result<Start
     Ok(Started { pid, mark, adopts_orphans })
 }
 
-/// Gives up leader `pid`: it was reaped, or cannot be killed and is reaped like an orphan when it
-/// ends after all.
-pub(super) fn forget(pid: u32) {
-    lock().get_or_insert_default().leaders.remove(&pid);
+/// Reaps leader `pid` and gives it up. `None` when it has not ended: then it is reaped like an
+/// orphan when it does after all; also when somebody else reaped it.
+pub(super) fn reap_leader(pid: u32) -> Option<Reaped> {
+    // Under the lock, since the number may come back at once, on an orphan.
+    let mut registry = lock();
+    let registry = registry.get_or_insert_default();
+    let reaped = process::reap(pid);
+    registry.leaders.remove(&pid);
+    if let Ok(None) = reaped {
+        ALONE.store(false, Ordering::Relaxed);
+        registry.others.extend(starts(&[pid]));
+    }
+    reaped.ok().flatten()
 }
 
 /// Children of this process that no command running now accounts for. Their own leaders and what
 /// stays from before are left out; a command that leaves nothing pays one small read here.
 pub(super) fn strays() -> Vec<u32> {
-    // Leaders are looked up after the list is read: one started meanwhile is in both.
-    let children = proc::own_children();
+    // The kernel may leave out children when others are reaped while it lists them (proc(5)), so
+    // the list is read under the lock, too.
     let mut registry = lock();
     let registry = registry.get_or_insert_default();
+    let children = proc::own_children();
     let known = |pid: &u32| registry.leaders.contains(pid) || registry.others.contains_key(pid);
     children.into_iter().filter(|pid| !known(pid)).collect()
 }

@@ -21,8 +21,19 @@ pub(crate) struct Process {
     pub(crate) session: u32,
     /// When it started, in clock ticks since boot. Number and start together name one process.
     pub(crate) start: u64,
-    /// Neither a zombie nor being torn down.
-    pub(crate) live: bool,
+    /// Whether it can still do anything.
+    pub(crate) life: Life,
+}
+
+/// How far a process is from its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// At least one of its threads runs, or could.
+    Running,
+    /// It runs none of its code any more: the kernel takes it down.
+    Exiting,
+    /// Nothing but a status for its parent.
+    Ended,
 }
 
 /// Looks at process `pid`; `None` when it is gone.
@@ -33,12 +44,27 @@ pub(crate) fn process(pid: u32) -> Option<Process> {
     let after_name = text.iter().rposition(|byte| *byte == b')')? + 1;
     let rest = str::from_utf8(&text[after_name..]).ok()?;
     let mut fields = rest.split_ascii_whitespace();
-    let live = !matches!(fields.next()?, "Z" | "X" | "x");
+    let state = fields.next()?;
     let mut number = || fields.next()?.parse().ok();
     let (parent, group, session) = (number()?, number()?, number()?);
-    // Fields 7 to 21 are of no interest; the start is field 22.
-    let start = fields.nth(15)?.parse().ok()?;
-    Some(Process { pid, parent, group, session, start, live })
+    // Field 9, then 20 and 22; those between are of no interest.
+    let flags = fields.nth(2)?.parse().ok()?;
+    let threads = fields.nth(10)?.parse().ok()?;
+    let start = fields.nth(1)?.parse().ok()?;
+    Some(Process { pid, parent, group, session, start, life: life(state, flags, threads) })
+}
+
+/// State and flags are those of the first thread, which may end before the others do: then the
+/// process looks like a zombie and goes on.
+fn life(state: &str, flags: u32, threads: u32) -> Life {
+    // include/linux/sched.h; the same bit in every kernel so far.
+    const PF_EXITING: u32 = 4;
+    match state {
+        _ if threads > 1 => Life::Running,
+        "Z" | "X" | "x" => Life::Ended,
+        _ if flags & PF_EXITING != 0 => Life::Exiting,
+        _ => Life::Running,
+    }
 }
 
 /// The children of this process, zombies too, as far as its main thread has them: orphans come
@@ -48,24 +74,31 @@ pub(crate) fn process(pid: u32) -> Option<Process> {
 /// threads are found.
 pub(crate) fn own_children() -> Vec<u32> {
     let own = std::process::id();
-    task_children(own, own).unwrap_or_else(|_| children_by_parent(&[own]))
+    task_children(own, own).unwrap_or_else(|_| Children::look().of(own))
 }
 
-/// The children of `parents`, zombies too.
-pub(crate) fn children(parents: &[u32]) -> Vec<u32> {
-    let mut children = Vec::new();
-    for parent in parents {
-        let Ok(tasks) = fs::read_dir(format!("/proc/{parent}/task")) else { continue };
-        for task in tasks.filter_map(|task| number(&task.ok()?)) {
-            match task_children(*parent, task) {
-                Ok(found) => children.extend(found),
-                // A thread that just ended has no file; a kernel without lists has none at all.
-                Err(_) if has_children_lists() => {}
-                Err(_) => return children_by_parent(parents),
-            }
-        }
+/// Who is whose child, zombies too, for one look at many processes.
+pub(crate) struct Children {
+    /// Every process, where the kernel has no lists; looked at once, since it takes long.
+    all: Option<Vec<Process>>,
+}
+
+impl Children {
+    pub(crate) fn look() -> Children {
+        Children { all: (!has_children_lists()).then(|| all_processes().collect()) }
     }
-    children
+
+    /// The children of process `parent`, of all its threads.
+    pub(crate) fn of(&self, parent: u32) -> Vec<u32> {
+        if let Some(all) = &self.all {
+            let children = all.iter().filter(|process| process.parent == parent);
+            return children.map(|process| process.pid).collect();
+        }
+        let Ok(tasks) = fs::read_dir(format!("/proc/{parent}/task")) else { return Vec::new() };
+        let tasks = tasks.filter_map(|task| number(&task.ok()?));
+        // A thread that just ended has no list.
+        tasks.flat_map(|task| task_children(parent, task).unwrap_or_default()).collect()
+    }
 }
 
 /// Whether this kernel lists children.
@@ -102,13 +135,41 @@ pub(super) fn read(path: &str) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-fn children_by_parent(parents: &[u32]) -> Vec<u32> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.filter_map(|entry| number(&entry.ok()?));
-    let all = pids.filter_map(process);
-    all.filter(|process| parents.contains(&process.parent)).map(|process| process.pid).collect()
+fn all_processes() -> impl Iterator<Item = Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| number(&entry.ok()?)).filter_map(process)
 }
 
 fn number(entry: &fs::DirEntry) -> Option<u32> {
     entry.file_name().to_str()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_ended_when_its_last_thread_has() {
+        let rows = [
+            ("sleeping", "S", 0x40_4000, 1, Life::Running),
+            ("stopped", "T", 0x40_4000, 1, Life::Running),
+            ("four threads", "S", 0x40_4000, 4, Life::Running),
+            ("its first thread has ended, another runs", "Z", 0x40_400c, 2, Life::Running),
+            ("its first thread ends, another runs", "R", 0x40_4004, 2, Life::Running),
+            ("being taken down", "R", 0x40_4004, 1, Life::Exiting),
+            ("zombie", "Z", 0x40_400c, 1, Life::Ended),
+            ("being reaped", "X", 0x40_400c, 0, Life::Ended),
+        ];
+        for (name, state, flags, threads, expected) in rows {
+            assert_eq!(life(state, flags, threads), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn this_process_is_seen_as_it_is() {
+        let own = process(std::process::id()).expect("it lives");
+        assert_eq!((own.pid, own.life), (std::process::id(), Life::Running));
+        assert_eq!(own.parent, std::os::unix::process::parent_id());
+        assert!(own.start > 0);
+    }
 }

@@ -1,5 +1,7 @@
 //! A program for tests to run: what it does is its first argument.
 
+mod kinds;
+
 use std::io::{BufWriter, Write, pipe, stdout};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode};
@@ -22,6 +24,13 @@ fn main() -> ExitCode {
             std::thread::sleep(Duration::from_secs(number(seconds)));
         }
         (Some("small-pipes"), [program, args @ ..]) => return small_pipes(program, args),
+        (Some("relay"), [deadline_ms, _mark]) => kinds::relay(deadline_ms, false),
+        (Some("relay-away"), [deadline_ms, _mark]) => kinds::relay(deadline_ms, true),
+        (Some("leave-group"), [sleep]) => kinds::leave_group(sleep),
+        (Some("at-once"), [count, script]) => {
+            kinds::at_once(count.parse().expect("a number"), script);
+        }
+        (Some("runcap-without"), [list, args @ ..]) => kinds::runcap_without(list, args),
         other => panic!("no such helper: {other:?}"),
     }
     ExitCode::SUCCESS
