@@ -3,8 +3,8 @@
 //! Each round kills every process of the command that is found alive and waits until those are
 //! dead; new ones found in the next round were started meanwhile. A process that leaves the group,
 //! forks and exits faster than it is found can outrun every round, so rounds and time are bounded,
-//! and what is left is reported. Success is judged by looking for live processes, never by ESRCH: zombies
-//! whose parent does not reap them take signals too.
+//! and what is left is reported. Success is judged by looking for live processes, never by ESRCH:
+//! zombies whose parent does not reap them take signals too.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

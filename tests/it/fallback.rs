@@ -37,7 +37,8 @@ fn timeout_kills_the_group(command: &impl Fn() -> Command) {
         let answer = session.ask(&json!({ "command": command, "timeout": 0.4, "grace": grace }));
         mark.assert_gone();
         let expected = json!({
-            "status": "timed_out", "exit_code": null, "killed_processes": killed, "left_running": null,
+            "status": "timed_out", "exit_code": null,
+            "killed_processes": killed, "left_running": null,
         });
         assert_has(&answer, &expected);
         assert_took(start.elapsed(), Duration::from_millis(took));
@@ -217,7 +218,7 @@ fn doctor_says_that_a_finite_limit_is_in_the_way_of_the_mark() {
     plain.arg("doctor");
     let lines = doctor(through(&["prlimit", "--rttime=1000000:1000000"], &plain));
     assert_eq!(missing(&lines), ["inherited mark"]);
-    assert!(lines[5].1.contains("a hard RLIMIT_RTTIME is in the way"), "{lines:?}");
+    assert!(lines[5].1.contains("a finite RLIMIT_RTTIME is in the way"), "{lines:?}");
 }
 
 #[test]

@@ -113,7 +113,8 @@ fn pg3_at_its_end_runcap_closes_kept_streams_and_says_so() {
     let (go, alive) = (file_in(&directory, "go"), file_in(&directory, "alive"));
     let mark = Mark::new();
     let command = format!(
-        "(: {mark}; while ! [ -e {go} ]; do sleep 0.02; done; /bin/echo log && touch {alive}) & echo up"
+        "(: {mark}; while ! [ -e {go} ]; do sleep 0.02; done; \
+         /bin/echo log && touch {alive}) & echo up"
     );
     let request = json!({ "command": command, "leftovers": "leave" });
     let run = feed(&[], request.to_string().as_bytes());
@@ -141,7 +142,8 @@ fn pg3_past_64_kept_streams_the_oldest_is_closed() {
         let alive = file_in(&directory, &number.to_string());
         // /bin/echo fails where the shell's own would take the shell along.
         let command = format!(
-            "(: {mark}; while ! [ -e {go} ]; do sleep 0.2; done; /bin/echo log && touch {alive}) & :"
+            "(: {mark}; while ! [ -e {go} ]; do sleep 0.2; done; \
+             /bin/echo log && touch {alive}) & :"
         );
         let start = Instant::now();
         let answer = session.ask(&json!({ "command": command, "leftovers": "leave" }));
@@ -313,7 +315,8 @@ fn children_that_runcap_had_before_are_never_touched() {
     let (mark, stranger, orphan) = (Mark::new(), Mark::new(), Mark::new());
     let setup = format!(
         "{stranger} </dev/null >/dev/null 2>&1 & \
-         (for i in 1 2 3 4 5 6 7 8 9 10; do ({orphan} &); sleep 0.1; done) </dev/null >/dev/null 2>&1 & :"
+         (for i in 1 2 3 4 5 6 7 8 9 10; do ({orphan} &); sleep 0.1; done) \
+         </dev/null >/dev/null 2>&1 & :"
     );
     let mut session = Session::of(after(&setup, &json_mode(&[])));
     let runcap = session.child.id();
@@ -543,7 +546,8 @@ fn rx4_no_zombie_stays_with_runcap_as_pid_1() {
     for leftovers in ["kill", "leave"] {
         for _ in 0..10 {
             let request = json!({
-                "command": "(sleep 0.1 </dev/null >/dev/null 2>&1 &) ; exit 0", "leftovers": leftovers,
+                "command": "(sleep 0.1 </dev/null >/dev/null 2>&1 &) ; exit 0",
+                "leftovers": leftovers,
             });
             assert_has(&session.ask(&request), &json!({ "status": "exited", "exit_code": 0 }));
         }

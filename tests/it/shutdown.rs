@@ -294,7 +294,8 @@ fn sd7_runcap_ends_when_the_process_that_asked_is_killed() {
     let pid_file = directory.path().join("pid");
     // cat holds the write end of stdin and tail -f the read end of stdout.
     let script = format!(
-        "mkfifo in out && (exec {runcap} json <in >out & echo $! >pid) && exec 3>in 4<out && cat {request} >&3 && read line <&4"
+        "mkfifo in out && (exec {runcap} json <in >out & echo $! >pid) && \
+         exec 3>in 4<out && cat {request} >&3 && read line <&4"
     );
     let mut client = Command::new("/bin/sh");
     client.args(["-c", &script]).current_dir(directory.path());

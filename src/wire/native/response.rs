@@ -189,8 +189,10 @@ fn reason(spec: &Spec, outcome: &Outcome) -> Option<String> {
         End::Canceled(Cancel::ReaderGone) => "the reader of the answer is gone".to_owned(),
         End::Canceled(Cancel::Requested) => "runcap was told to stop".to_owned(),
     };
-    if outcome.left_running {
-        reason.push_str("; it could not be killed whole: a process of it is still there");
+    if outcome.leader.is_none() {
+        reason.push_str("; it could not be killed");
+    } else if outcome.left_running {
+        reason.push_str("; a process of it could not be killed");
     }
     Some(reason)
 }
