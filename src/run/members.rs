@@ -51,8 +51,9 @@ impl Members {
         let leader = adopts.then(|| proc::process(self.started.pid)).flatten();
         let mut strays = BTreeSet::new();
         let mut looked_at = 0;
+        let own = std::process::id();
+        let children = Children::look();
         loop {
-            let children = Children::look();
             while let Some((parent, ours)) = parents.pop() {
                 for child in children.of(parent) {
                     looked_at += 1;
@@ -66,12 +67,16 @@ impl Members {
             }
             // After their parents, since one whose parent has ended meanwhile came here; again
             // and again, since that may happen below an orphan too.
-            for stray in registry::strays() {
+            let came = children.orphans().map_or_else(registry::strays, registry::strays_of);
+            for stray in came {
                 if looked_at >= SEARCH_MAX || !strays.insert(stray) {
                     continue;
                 }
                 looked_at += 1;
-                let Some(process) = proc::process(stray) else { continue };
+                // Whoever is no child of this process is none of its affairs: its marks are another
+                // runcap's too.
+                let child = proc::process(stray).filter(|process| process.parent == own);
+                let Some(process) = child else { continue };
                 let adopted = leader.is_some_and(|leader| process.start >= leader.start);
                 let ours = adopted || self.is_member(&process);
                 found.extend(ours.then_some(process));

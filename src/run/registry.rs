@@ -113,8 +113,16 @@ pub(super) fn strays() -> Vec<u32> {
     // The kernel may leave out children when others are reaped while it lists them (proc(5)), so
     // the list is read under the lock, too.
     let mut registry = lock();
-    let registry = registry.get_or_insert_default();
-    let children = proc::own_children();
+    strays_among(registry.get_or_insert_default(), proc::own_children())
+}
+
+/// Those of `processes` that no command running now accounts for. Leaders are looked up after the
+/// list was made: one started meanwhile is in both.
+pub(super) fn strays_of(processes: Vec<u32>) -> Vec<u32> {
+    strays_among(lock().get_or_insert_default(), processes)
+}
+
+fn strays_among(registry: &Registry, children: Vec<u32>) -> Vec<u32> {
     let known = |pid: &u32| registry.leaders.contains(pid) || registry.others.contains_key(pid);
     children.into_iter().filter(|pid| !known(pid)).collect()
 }

@@ -1,5 +1,6 @@
 //! What /proc says of processes.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Read};
 
@@ -86,6 +87,16 @@ pub(crate) struct Children {
 impl Children {
     pub(crate) fn look() -> Children {
         Children { all: (!has_children_lists()).then(|| all_processes().collect()) }
+    }
+
+    /// The children of this process, and those whose parent ended while this looked: they may be
+    /// this process's by now. `None` where there are lists, which have to be read anew.
+    pub(crate) fn orphans(&self) -> Option<Vec<u32>> {
+        let all = self.all.as_ref()?;
+        let known: BTreeSet<u32> = all.iter().map(|process| process.pid).collect();
+        let own = std::process::id();
+        let came = |process: &&Process| process.parent == own || !known.contains(&process.parent);
+        Some(all.iter().filter(came).map(|process| process.pid).collect())
     }
 
     /// The children of process `parent`, of all its threads.

@@ -23,6 +23,7 @@ fn core(command: impl Fn() -> Command + Sync) {
         scope.spawn(|| output_past_the_cap_is_drained(command));
         scope.spawn(|| a_hundred_commands_leave_nothing(command));
         scope.spawn(|| descriptors_are_kept_from_commands(command));
+        scope.spawn(|| another_runcap_is_left_alone(command));
     });
 }
 
@@ -42,7 +43,7 @@ fn timeout_kills_the_group(command: &(impl Fn() -> Command + Sync)) {
                 let start = Instant::now();
                 let request = json!({ "command": script, "timeout": 0.4, "grace": grace });
                 let answer = session.ask(&request);
-                mark.assert_gone();
+                assert_eq!(mark.living(), [0; 0], "{answer}");
                 let expected = json!({
                     "status": "timed_out", "exit_code": null, "killed_processes": killed,
                     "left_running": null,
@@ -74,6 +75,24 @@ fn an_escaped_process_is_swept(command: &impl Fn() -> Command) {
     assert_has(&answer, &json!({ "exit_code": 4, "left_running": null, "killed_processes": null }));
     assert!(is_alive(left), "what was left is no later command's");
     assert_eq!(session.end().code(), Some(0));
+}
+
+fn another_runcap_is_left_alone(command: &impl Fn() -> Command) {
+    // Two runcaps, whose first commands carry the same mark: one sweeps, the other's command, its
+    // orphan and the other itself live on.
+    let (mark, other) = (Mark::new(), Mark::new());
+    let (mut first, mut second) = (Session::of(command()), Session::of(command()));
+    second.send(&json!({ "command": format!("(setsid {other} &); {other}; exit 6") }));
+    wait_until("both run", || other.sleepers().len() == 2);
+    let script = format!("(setsid env -i {mark} <&- >&- 2>&- &); exec {mark}");
+    let answer = first.ask(&json!({ "command": script, "timeout": 0.3, "grace": 0 }));
+    assert_has(&answer, &json!({ "status": "timed_out", "killed_processes": 1 }));
+    assert_eq!(other.sleepers().len(), 2, "they are another's");
+    send(second.child.id(), Signal::TERM);
+    let answer = second.line().expect("an answer");
+    assert_eq!(answer["status"], "canceled", "{answer}");
+    other.assert_gone();
+    assert_eq!(first.end().code(), Some(0));
 }
 
 fn output_past_the_cap_is_drained(command: &impl Fn() -> Command) {
