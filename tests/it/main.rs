@@ -8,3 +8,4 @@ mod json_request;
 mod output_cap;
 mod stdin;
 mod tidy;
+mod trees;

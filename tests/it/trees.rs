@@ -1,0 +1,87 @@
+//! Random small process trees within random bounds: nothing survives, nothing hangs, nobody else
+//! is hurt, and the answer is right.
+//!
+//! Each session (one `runcap json`, one to four trees) is a function of its seed and is watched by
+//! an observer process, see tests/helper/session.rs. A failure names its seed:
+//! `RUNCAP_TREES_SEED=n cargo test trees` runs that session again and tells what it does;
+//! `RUNCAP_TREES=n` sets the number of trees, with a seed too (they then run that one again).
+
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use crate::support::helper;
+
+/// Trees of a run that is told no number.
+const TREES: u64 = 300;
+
+/// Sessions that run at a time.
+const AT_A_TIME: usize = 8;
+
+/// Failing sessions after which no more are started.
+const FAILURES_MAX: usize = 10;
+
+/// Seeds of an ordinary run start here.
+const FIRST_SEED: u64 = 1;
+
+fn variable(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")))
+}
+
+/// Runs one session under its observer; returns how many trees it had, and its problems.
+fn observe(seed: u64, verbose: bool) -> (u64, Vec<String>) {
+    let mut command = Command::new(helper());
+    command.args(["tree-session", &seed.to_string(), env!("CARGO_BIN_EXE_runcap")]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    if verbose {
+        command.arg("verbose");
+    }
+    let output = command.spawn().and_then(|child| child.wait_with_output());
+    let output = output.expect("the observer starts");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let mut problems: Vec<String> = text.lines().map(str::to_owned).collect();
+    let trees = problems.pop().and_then(|line| line.strip_prefix("trees ")?.parse().ok());
+    if !output.status.success() || trees.is_none() {
+        problems.push(format!("the observer ended with {}", output.status));
+    }
+    (trees.unwrap_or(1), problems)
+}
+
+/// Runs sessions until `trees` trees are done, and returns the failures.
+fn run(trees: u64, seed_of: impl Fn(u64) -> u64 + Sync, verbose: bool) -> Vec<String> {
+    let (next, done, stop) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let failures = Mutex::new(Vec::new());
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..AT_A_TIME.min(trees as usize) {
+            scope.spawn(|| {
+                while done.load(Ordering::Relaxed) < trees && !stop.load(Ordering::Relaxed) {
+                    let seed = seed_of(next.fetch_add(1, Ordering::Relaxed));
+                    let (count, problems) = observe(seed, verbose);
+                    done.fetch_add(count, Ordering::Relaxed);
+                    if !problems.is_empty() {
+                        let text = format!("seed {seed}:\n  {}", problems.join("\n  "));
+                        let mut failures = failures.lock().expect("no observer panics");
+                        failures.push(text);
+                        stop.fetch_or(failures.len() >= FAILURES_MAX, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    println!("{} trees in {:?}", done.into_inner(), start.elapsed());
+    failures.into_inner().expect("no observer panics")
+}
+
+#[test]
+fn random_trees_leave_nothing_and_hurt_nobody() {
+    let trees = variable("RUNCAP_TREES");
+    let failures = match variable("RUNCAP_TREES_SEED") {
+        Some(seed) => run(trees.unwrap_or(1), |_| seed, trees.is_none()),
+        None => run(trees.unwrap_or(TREES), |index| FIRST_SEED + index, false),
+    };
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
