@@ -28,6 +28,8 @@ pub enum Ended {
 pub struct NodeRecord {
     pub pid: u32,
     pub start: u64,
+    /// When it had begun, in nanoseconds since 1970.
+    pub began: u128,
     /// Bytes that it was about to have written to each stream, and those that it had.
     pub tried: [u64; 2],
     pub did: [u64; 2],
@@ -57,11 +59,13 @@ pub fn read_records(directory: &str) -> Records {
             let number = |index: usize| words[index].parse::<u64>().unwrap_or(0);
             let time = || words[2].parse().unwrap_or(0);
             match words[0] {
+                "began" => {
+                    records.processes.insert((number(1) as u32, number(2)));
+                    (node.pid, node.start) = (number(1) as u32, number(2));
+                    node.began = words[3].parse().unwrap_or(0);
+                }
                 "process" => {
                     records.processes.insert((number(1) as u32, number(2)));
-                    if node.pid == 0 {
-                        (node.pid, node.start) = (number(1) as u32, number(2));
-                    }
                 }
                 "try" => node.tried[number(1) as usize] = number(2),
                 "did" => node.did[number(1) as usize] = number(2),
@@ -71,7 +75,9 @@ pub fn read_records(directory: &str) -> Records {
                 _ => {}
             }
         }
-        if let Some(id) = name.strip_prefix("node").and_then(|id| id.parse().ok()) {
+        // One without a number has made its file and not written to it yet.
+        let id = name.strip_prefix("node").and_then(|id| id.parse().ok());
+        if let Some(id) = id.filter(|_| node.pid > 0) {
             records.nodes.insert(id, node);
         }
     }
@@ -90,7 +96,7 @@ pub struct Observed<'a> {
     pub marked: &'a BTreeMap<u32, bool>,
     /// runcap marks what it starts.
     pub marks: bool,
-    /// It does not, and takes every orphan for the command's.
+    /// It takes every orphan for the command's.
     pub orphans_are_ours: bool,
     /// When the request was sent and the answer came, in nanoseconds since 1970.
     pub sent: u128,
@@ -203,10 +209,8 @@ impl Observed<'_> {
     /// Whether nothing is left to tell `process` by: no mark, another group and session, and no
     /// parents up to the leader.
     fn may_be_lost(&self, process: &Process) -> bool {
-        let told = match self.marks {
-            true => self.marked.get(&process.pid) == Some(&true),
-            false => self.orphans_are_ours,
-        };
+        let marked = self.marks && self.marked.get(&process.pid) == Some(&true);
+        let told = marked || self.orphans_are_ours;
         let leader = self.records.nodes.get(&0).map_or(0, |leader| leader.pid);
         if told || process.group == leader || process.session == leader {
             return false;
@@ -291,14 +295,24 @@ impl Observed<'_> {
         if self.finished() && self.bounds.leave || !(self.marks || self.orphans_are_ours) {
             return;
         }
+        // One that was started while the others were counted may die with them, uncounted.
+        let counted_from = match self.status() {
+            "timed_out" => self.sent + self.timeout().as_nanos(),
+            _ => self.received,
+        };
+        let counted_from = counted_from - (LAST_STEP + self.noise).as_nanos();
         let lived = |id: &usize| {
             let record = &self.records.nodes[id];
+            if record.began > counted_from {
+                return false;
+            }
             let alive = |one: &Process| (one.pid, one.start) == (record.pid, record.start);
-            record.ended.is_none() && !self.survivors.iter().any(alive) && !self.below_su(*id)
+            let lost = !self.orphans_are_ours && self.below_su(*id);
+            record.ended.is_none() && !self.survivors.iter().any(alive) && !lost
         };
-        let least = self.plain_nodes().into_iter().filter(lived).count();
-        if killed < least as u64 {
-            problems.push(format!("{killed} killed, and {least} nodes died without a word"));
+        let died: Vec<usize> = self.plain_nodes().into_iter().filter(lived).collect();
+        if killed < died.len() as u64 {
+            problems.push(format!("{killed} killed, and nodes {died:?} died without a word"));
         }
     }
 
@@ -345,12 +359,15 @@ impl Observed<'_> {
         if self.bounds.stop_at_cap && received > cap + 1 {
             say(format!("{received} bytes were asked for, with stop at {cap}"));
         }
-        if self.bounds.stop_at_cap && received > cap && self.status() != "output_limit" {
+        // At its deadline a command may still pass a cap, and ends the sooner for it.
+        if self.bounds.stop_at_cap && received > cap && self.finished() {
             say(format!("{received} bytes received and not stopped at {cap}"));
         }
         let ended_for_good = !self.bounds.leave && self.survivors.is_empty();
+        let stopped = self.bounds.stop_at_cap && received > cap;
         if incomplete
             && ended_for_good
+            && !stopped
             && self.status() != "output_limit"
             && self.noise < Duration::from_millis(30)
         {

@@ -24,12 +24,26 @@ pub fn process(pid: u32) -> Option<Process> {
         group: number(2)? as u32,
         session: number(3)? as u32,
         start: number(19)?,
-        live: !matches!(fields.first(), Some(&("Z" | "X"))),
+        // A first thread that has ended is a zombie while others of its process still run.
+        live: !matches!(fields.first(), Some(&("Z" | "X"))) || number(17)? > 1,
     })
 }
 
-/// Every process there is.
+/// Every process there is, with chains of parents that hang together: a parent that ended while
+/// /proc was read would hide what descends from it.
 pub fn all() -> Vec<Process> {
+    let mut found = look();
+    for _ in 0..10 {
+        let there = |pid: u32| pid == 0 || found.iter().any(|process| process.pid == pid);
+        if found.iter().all(|process| there(process.parent)) {
+            break;
+        }
+        found = look();
+    }
+    found
+}
+
+fn look() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter_map(process).collect()
@@ -68,4 +82,11 @@ pub fn run_delay(pid: u32) -> Duration {
     let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
     let waited = text.split_whitespace().nth(1).and_then(|field| field.parse().ok());
     Duration::from_nanos(waited.unwrap_or(0))
+}
+
+/// How long anything on this machine was ready and had no CPU, so far (/proc/pressure/cpu).
+pub fn cpu_pressure() -> Option<Duration> {
+    let text = fs::read_to_string("/proc/pressure/cpu").ok()?;
+    let total = text.lines().next()?.rsplit_once("total=")?.1.parse().ok()?;
+    Some(Duration::from_micros(total))
 }

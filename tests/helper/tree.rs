@@ -410,7 +410,7 @@ impl Record {
         let file = File::options().append(true).create(true).open(path);
         let mut record = Record(file.expect("the record directory is there"));
         let (pid, start) = (std::process::id(), start_of(std::process::id()).unwrap_or(0));
-        record.line(&format!("process {pid} {start}"));
+        record.line(&format!("began {pid} {start} {}", now()));
         record
     }
 
