@@ -40,8 +40,9 @@ pub(super) struct Started {
     pub(super) pid: u32,
     /// The mark that the command's processes inherit.
     pub(super) mark: Option<u64>,
-    /// Orphans that came since the spawn are the command's: there is no mark to tell by, and
-    /// nobody else who could have left them.
+    /// Orphans that came since the spawn are the command's: there is nobody else who could have
+    /// left them. So a process is found that lost the mark as well (su, runuser), and all of them
+    /// where there is no mark.
     pub(super) adopts_orphans: bool,
 }
 
@@ -87,7 +88,7 @@ pub(super) fn start(spawn: impl FnOnce() -> io::Result<u32>) -> io::Result<Start
         None => spawn()?,
     };
     registry.leaders.insert(pid);
-    let adopts_orphans = mark.is_none() && ALONE.load(Ordering::Relaxed);
+    let adopts_orphans = ALONE.load(Ordering::Relaxed);
     Ok(Started { pid, mark, adopts_orphans })
 }
 

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use crate::support::helper;
+use crate::support::{answer, helper, json, processes_with};
 
 /// Trees of a run that is told no number.
 const TREES: u64 = 300;
@@ -84,4 +84,30 @@ fn random_trees_leave_nothing_and_hurt_nobody() {
         None => run(trees.unwrap_or(TREES), |index| FIRST_SEED + index, false),
     };
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// A command line that nothing else on this machine has.
+fn needle(what: &str) -> String {
+    format!("{what}-{}", std::process::id())
+}
+
+#[test]
+fn an_orphan_that_lost_its_mark_its_group_and_its_session_dies_too() {
+    if !rustix::process::geteuid().is_root() || !has_program("runuser") {
+        return;
+    }
+    let needle = needle("unmarked");
+    // The script's shell ends, and so does runuser; what is left has only runcap above it.
+    let orphan = format!("setsid sh -c 'sleep 20; : {needle}' &");
+    let script = format!("runuser -u root -- sh -c \"{orphan}\"; sleep 0.2");
+    for script in [script.clone(), format!("{script}; sleep 20")] {
+        let answer = answer(json!({"command": script, "timeout": 0.8, "grace": 0}));
+        assert!(processes_with(&needle).is_empty(), "{answer}");
+        assert!(answer["killed_processes"].as_u64() >= Some(1), "{answer}");
+    }
+}
+
+fn has_program(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(name).exists())
 }
