@@ -18,24 +18,30 @@ pub(crate) struct Process {
     pub(crate) session: u32,
     /// When it started, in clock ticks since boot. Number and start together name one process.
     pub(crate) start: u64,
-    /// Neither a zombie nor being torn down.
+    /// Neither a zombie nor being torn down: one of its threads at least still runs.
     pub(crate) live: bool,
 }
 
 /// Looks at process `pid`; `None` when it is gone.
 pub(crate) fn process(pid: u32) -> Option<Process> {
-    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+fn parse(pid: u32, stat: &[u8]) -> Option<Process> {
     // The second field is the program's name in parentheses and may hold anything, parentheses
     // too: what follows starts after the last one.
-    let after_name = text.iter().rposition(|byte| *byte == b')')? + 1;
-    let rest = str::from_utf8(&text[after_name..]).ok()?;
+    let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
+    let rest = str::from_utf8(&stat[after_name..]).ok()?;
     let mut fields = rest.split_ascii_whitespace();
-    let live = !matches!(fields.next()?, "Z" | "X" | "x");
+    let ended = matches!(fields.next()?, "Z" | "X" | "x");
     let mut number = || fields.next()?.parse().ok();
     let (parent, group, session) = (number()?, number()?, number()?);
-    // Fields 7 to 21 are of no interest; the start is field 22.
-    let start = fields.nth(15)?.parse().ok()?;
-    Some(Process { pid, parent, group, session, start, live })
+    // Fields 7 to 19 are of no interest; 20 is the number of threads, 22 the start.
+    let threads: u64 = fields.nth(13)?.parse().ok()?;
+    let start = fields.nth(1)?.parse().ok()?;
+    // The state is that of the first thread: one that ended before the others is a zombie, and
+    // its process lives on with all that it holds.
+    Some(Process { pid, parent, group, session, start, live: !ended || threads > 1 })
 }
 
 /// The children of this process, zombies too, as far as its main thread has them: orphans come
@@ -88,4 +94,27 @@ fn children_by_parent(parents: &[u32]) -> Vec<u32> {
 
 fn number(entry: &fs::DirEntry) -> Option<u32> {
     entry.file_name().to_str()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn live(state: &str, threads: u32) -> bool {
+        let stat = format!(
+            "7 (a) b (c) {state} 5 6 4 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 {threads} 0 9876 1 2\n"
+        );
+        let process = parse(7, stat.as_bytes()).expect("a line of stat");
+        assert_eq!((process.parent, process.group, process.session), (5, 6, 4));
+        assert_eq!(process.start, 9876);
+        process.live
+    }
+
+    #[test]
+    fn a_process_lives_as_long_as_one_of_its_threads() {
+        assert!(live("S", 1));
+        assert!(live("Z", 2), "its first thread has ended, another runs");
+        assert!(!live("Z", 1));
+        assert!(!live("X", 0));
+    }
 }

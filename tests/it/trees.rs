@@ -111,3 +111,24 @@ fn has_program(name: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|directory| directory.join(name).exists())
 }
+
+#[test]
+fn a_process_whose_first_thread_has_ended_dies_too() {
+    if !has_program("python3") {
+        return;
+    }
+    let directory = tempfile::tempdir().expect("a directory");
+    let pid_file = directory.path().join("pid");
+    let program = "import ctypes, os, sys, threading, time\n\
+         threading.Thread(target=lambda: time.sleep(20)).start()\n\
+         open(sys.argv[1] + '.new', 'w').write(str(os.getpid()))\n\
+         os.rename(sys.argv[1] + '.new', sys.argv[1])\n\
+         ctypes.CDLL(None).pthread_exit(None)\n";
+    let script = "setsid python3 -c \"$0\" \"$1\" & while ! [ -e \"$1\" ]; do sleep 0.01; done; \
+         sleep 0.2";
+    let path = pid_file.to_str().expect("text");
+    let answer = answer(json!({"command": ["/bin/sh", "-c", script, program, path]}));
+    let pid = std::fs::read_to_string(&pid_file).expect("the program has begun");
+    assert!(!std::path::Path::new(&format!("/proc/{pid}/task")).exists(), "{answer}");
+    assert_eq!(answer["killed_processes"], 1, "{answer}");
+}
