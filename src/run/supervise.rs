@@ -109,7 +109,10 @@ impl Supervisor<'_> {
             }
             Phase::Terminating { kill_at, .. } => {
                 let member = if gone { self.group_member() } else { None };
-                if now >= kill_at || signs.kill || (gone && member.is_none()) {
+                // The first byte past the cap ends the grace too: nobody reads that stream any
+                // more, so a command that is still writing would only block until KILL.
+                let overflowed = overflowed(self.shared).is_some();
+                if now >= kill_at || signs.kill || overflowed || (gone && member.is_none()) {
                     self.kill(now)
                 } else {
                     Phase::Terminating { kill_at, member }

@@ -132,3 +132,15 @@ fn a_process_whose_first_thread_has_ended_dies_too() {
     assert!(!std::path::Path::new(&format!("/proc/{pid}/task")).exists(), "{answer}");
     assert_eq!(answer["killed_processes"], 1, "{answer}");
 }
+
+#[test]
+fn a_cap_that_is_passed_in_the_grace_ends_the_grace() {
+    let script = "trap 'echo 12345678' TERM; while :; do sleep 0.02; done";
+    let request = json!({
+        "command": script, "timeout": 0.1, "grace": 8, "max_output_size": 4, "overflow": "stop",
+    });
+    let answer = answer(request);
+    assert_eq!(answer["status"], "timed_out", "{answer}");
+    assert_eq!((&answer["stdout"], &answer["stdout_bytes"]), (&json!("1234"), &json!(5)));
+    assert!(answer["duration"].as_f64() < Some(4.0), "{answer}");
+}
