@@ -73,9 +73,7 @@ impl Leader {
     /// Reaps the leader; `None` when it has not ended (or was reaped by somebody else). From here
     /// on its number may be anybody's.
     pub(super) fn reap(self) -> Option<Reaped> {
-        let reaped = process::reap(self.pid).ok().flatten();
-        registry::forget(self.pid);
-        reaped
+        registry::reap_leader(self.pid)
     }
 }
 

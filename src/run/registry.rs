@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::sys::proc::{self, Process};
-use crate::sys::process;
+use crate::sys::process::{self, Reaped};
 use crate::sys::rlimit::{MARK_FIRST, MarkUse, mark_use, with_mark};
 
 /// Everything that is known of this process's children.
@@ -22,6 +22,8 @@ pub(super) struct Registry {
     others: BTreeMap<u32, u64>,
     mark_use: Option<MarkUse>,
     marks: u64,
+    /// Orphans reaped so far, by whomever.
+    reaped: u64,
 }
 
 static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
@@ -92,19 +94,28 @@ pub(super) fn start(spawn: impl FnOnce() -> io::Result<u32>) -> io::Result<Start
     Ok(Started { pid, mark, adopts_orphans })
 }
 
-/// Gives up leader `pid`: it was reaped, or cannot be killed and is reaped like an orphan when it
-/// ends after all.
-pub(super) fn forget(pid: u32) {
-    lock().get_or_insert_default().leaders.remove(&pid);
+/// Reaps leader `pid`; `None` when it has not ended (or was reaped by somebody else): then it is
+/// given up, and reaped like an orphan when it ends after all.
+///
+/// Under the lock, as everything that takes a child away: the kernel's list of children can skip
+/// one while another is taken out of it (proc_pid_task(5)).
+pub(super) fn reap_leader(pid: u32) -> Option<Reaped> {
+    let mut registry = lock();
+    registry.get_or_insert_default().leaders.remove(&pid);
+    process::reap(pid).ok().flatten()
+}
+
+/// Orphans reaped so far.
+pub(super) fn reaped() -> u64 {
+    lock().get_or_insert_default().reaped
 }
 
 /// Children of this process that no command running now accounts for. Their own leaders and what
 /// stays from before are left out; a command that leaves nothing pays one small read here.
 pub(super) fn strays() -> Vec<u32> {
-    // Leaders are looked up after the list is read: one started meanwhile is in both.
-    let children = proc::own_children();
     let mut registry = lock();
     let registry = registry.get_or_insert_default();
+    let children = proc::own_children();
     let known = |pid: &u32| registry.leaders.contains(pid) || registry.others.contains_key(pid);
     children.into_iter().filter(|pid| !known(pid)).collect()
 }
@@ -133,9 +144,12 @@ pub(super) fn reap_orphans(only: &[u32]) {
             continue;
         }
         // ECHILD says that it is no child of ours (any more); alive is no reason to wait.
-        if let Ok(Some(_)) | Err(_) = process::reap(pid) {
-            registry.others.remove(&pid);
+        match process::reap(pid) {
+            Ok(None) => continue,
+            Ok(Some(_)) => registry.reaped += 1,
+            Err(_) => {}
         }
+        registry.others.remove(&pid);
     }
 }
 

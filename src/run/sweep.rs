@@ -55,12 +55,28 @@ pub(super) fn alive(leader: &mut Leader) -> Vec<Process> {
     found
 }
 
+/// The same, looked for until an empty answer is sure.
+///
+/// A process that ends while it is looked for hands its children to this one, perhaps after those
+/// were listed. Whoever ended is reaped here: if nobody was, nobody did.
+pub(super) fn living(leader: &mut Leader) -> Vec<Process> {
+    for _ in 0..ROUNDS_MAX {
+        let reaped = registry::reaped();
+        let living = alive(leader);
+        reap(leader);
+        if !living.is_empty() || registry::reaped() == reaped {
+            return living;
+        }
+    }
+    Vec::new()
+}
+
 /// Kills every live process of a command whose leader has ended (or cannot be killed), and returns
 /// those that live on.
 pub(super) fn sweep(leader: &mut Leader, toll: &mut Toll) -> Vec<Process> {
     let give_up = Instant::now() + KILL_WAIT;
     for _ in 0..ROUNDS_MAX {
-        let living = alive(leader);
+        let living = living(leader);
         if living.is_empty() || Instant::now() >= give_up {
             return living;
         }
@@ -70,9 +86,9 @@ pub(super) fn sweep(leader: &mut Leader, toll: &mut Toll) -> Vec<Process> {
                 step.iter().map(|process| leader.kill_member(process)).collect();
             killed.iter().for_each(|member| wait_for(member, give_up));
         }
-        registry::reap_orphans(&[]);
+        reap(leader);
     }
-    alive(leader)
+    living(leader)
 }
 
 fn wait_for(member: &Member, give_up: Instant) {

@@ -35,6 +35,18 @@ fn main() -> ExitCode {
         }
         // A process that no command started.
         ["tree-bystander"] => std::thread::sleep(std::time::Duration::from_secs(60)),
+        // A process on the run: it starts the next in a session of its own and ends, `hops` times.
+        ["hop", hops, pause_ms] => {
+            let _ = rustix::process::setsid();
+            let (left, pause) =
+                (number(hops) - 1, std::time::Duration::from_millis(number(pause_ms)));
+            if left > 0 {
+                let next = [String::from("hop"), left.to_string(), pause_ms.to_owned()];
+                let next = std::process::Command::new(&args[0]).args(next).spawn();
+                drop(next.expect("the helper starts"));
+            }
+            std::thread::sleep(pause);
+        }
         // An observer: runs the session of a seed, prints a line a problem, then the count.
         ["tree-session", seed, runcap, ref rest @ ..] => {
             let report = session::run(number(seed), runcap, &args[0], rest == ["verbose"]);

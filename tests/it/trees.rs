@@ -144,3 +144,16 @@ fn a_cap_that_is_passed_in_the_grace_ends_the_grace() {
     assert_eq!((&answer["stdout"], &answer["stdout_bytes"]), (&json!("1234"), &json!(5)));
     assert!(answer["duration"].as_f64() < Some(4.0), "{answer}");
 }
+
+#[test]
+fn a_process_on_the_run_is_caught() {
+    // Each hop starts the next in a session of its own and ends 1 ms later: wherever the sweep
+    // looks, what it looks for may have moved to another parent meanwhile.
+    let helper = helper();
+    for _ in 0..40 {
+        let answer = answer(json!({"command": [helper, "hop", "300", "1"], "timeout": 5}));
+        let running = processes_with(&format!("{helper} hop"));
+        assert!(running.is_empty(), "{answer}");
+        assert!(answer["left_running"].is_null(), "{answer}");
+    }
+}
