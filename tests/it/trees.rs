@@ -86,6 +86,17 @@ fn random_trees_leave_nothing_and_hurt_nobody() {
     assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
+#[test]
+fn seeds_that_once_found_a_fault_find_none() {
+    // 22, 69: an orphan that su or runuser had unmarked outlived its command, and was never reaped.
+    // 132, 228: a cap that was passed in the grace did not end it.
+    // 614: a nested runcap was taken for dead when its first thread was.
+    for seed in [22, 69, 132, 228, 614] {
+        let (_, problems) = observe(seed, false);
+        assert!(problems.is_empty(), "seed {seed}:\n  {}", problems.join("\n  "));
+    }
+}
+
 /// A command line that nothing else on this machine has.
 fn needle(what: &str) -> String {
     format!("{what}-{}", std::process::id())
@@ -134,18 +145,6 @@ fn a_process_whose_first_thread_has_ended_dies_too() {
 }
 
 #[test]
-fn a_cap_that_is_passed_in_the_grace_ends_the_grace() {
-    let script = "trap 'echo 12345678' TERM; while :; do sleep 0.02; done";
-    let request = json!({
-        "command": script, "timeout": 0.1, "grace": 8, "max_output_size": 4, "overflow": "stop",
-    });
-    let answer = answer(request);
-    assert_eq!(answer["status"], "timed_out", "{answer}");
-    assert_eq!((&answer["stdout"], &answer["stdout_bytes"]), (&json!("1234"), &json!(5)));
-    assert!(answer["duration"].as_f64() < Some(4.0), "{answer}");
-}
-
-#[test]
 fn a_process_on_the_run_is_caught() {
     // Each hop starts the next in a session of its own and ends 1 ms later: wherever the sweep
     // looks, what it looks for may have moved to another parent meanwhile.
@@ -156,4 +155,16 @@ fn a_process_on_the_run_is_caught() {
         assert!(running.is_empty(), "{answer}");
         assert!(answer["left_running"].is_null(), "{answer}");
     }
+}
+
+#[test]
+fn a_cap_that_is_passed_in_the_grace_ends_the_grace() {
+    let script = "trap 'echo 12345678' TERM; while :; do sleep 0.02; done";
+    let request = json!({
+        "command": script, "timeout": 0.1, "grace": 8, "max_output_size": 4, "overflow": "stop",
+    });
+    let answer = answer(request);
+    assert_eq!(answer["status"], "timed_out", "{answer}");
+    assert_eq!((&answer["stdout"], &answer["stdout_bytes"]), (&json!("1234"), &json!(5)));
+    assert!(answer["duration"].as_f64() < Some(4.0), "{answer}");
 }
