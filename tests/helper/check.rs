@@ -104,6 +104,8 @@ pub struct Observed<'a> {
     pub elapsed: Duration,
     /// What the machine's other work may have cost.
     pub noise: Duration,
+    /// How long after the request runcap was told to end.
+    pub told_after: Option<Duration>,
 }
 
 /// Every promise that was not kept.
@@ -185,13 +187,21 @@ impl Observed<'_> {
                     say("stopped at an output limit that was not passed".to_owned());
                 }
             }
+            "canceled" => {
+                let told = self.told_after.map_or(u128::MAX, |after| after.as_nanos());
+                if self.received < self.sent.saturating_add(told) {
+                    say("canceled, and nobody had told it to".to_owned());
+                }
+            }
             other => say(format!("status {other:?}")),
         }
     }
 
     fn check_time(&self, problems: &mut Vec<String>) {
         let grace = Duration::from_millis(self.bounds.grace_ms);
-        let most = self.timeout() + grace + ANSWER_AFTER + self.noise;
+        let ends = self.told_after.filter(|_| self.status() == "canceled");
+        let ends = ends.unwrap_or(self.timeout());
+        let most = ends + grace + ANSWER_AFTER + self.noise;
         if self.elapsed > most {
             problems.push(format!("the answer took {:?}, at most {most:?}", self.elapsed));
         }
@@ -298,6 +308,7 @@ impl Observed<'_> {
         // One that was started while the others were counted may die with them, uncounted.
         let counted_from = match self.status() {
             "timed_out" => self.sent + self.timeout().as_nanos(),
+            "canceled" => self.sent + self.told_after.unwrap_or_default().as_nanos(),
             _ => self.received,
         };
         let counted_from = counted_from - (LAST_STEP + self.noise).as_nanos();

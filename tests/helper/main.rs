@@ -1,5 +1,5 @@
 //! A program for tests to run: what it does is its first argument.
-#![allow(unreachable_pub)] // A program has no outside that could reach anything.
+#![allow(unreachable_pub, reason = "a program has no outside that could reach anything")]
 
 mod check;
 mod proc;

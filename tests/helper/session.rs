@@ -40,6 +40,8 @@ pub struct Plan {
     /// The runcap under test has a child before it begins.
     child_before: bool,
     trees: Vec<(u64, Bounds)>,
+    /// runcap is told to end (TERM) so long into its last tree.
+    told_after_ms: Option<u64>,
 }
 
 /// The bounds that one tree is run within.
@@ -68,7 +70,8 @@ impl Plan {
         let child_before = random.chance(30);
         let count = random.pick(&[1, 1, 2, 4]);
         let trees = (0..count).map(|_| (random.next(), Bounds::new(random))).collect();
-        Plan { without, child_before, trees }
+        let told_after_ms = random.chance(15).then(|| random.range(1, 300));
+        Plan { without, child_before, trees, told_after_ms }
     }
 }
 
@@ -153,6 +156,8 @@ pub fn run(seed: u64, runcap: &str, helper: &str, verbose: bool) -> Report {
         if verbose {
             eprintln!("{}", describe(&tree, bounds));
         }
+        let last = index + 1 == plan.trees.len();
+        session.told_after_ms = plan.told_after_ms.filter(|_| last);
         let mut problems = session.tree(&plan, &tree, bounds, &place, bystander.id(), verbose);
         if proc::process(bystander.id()).is_none_or(|process| !process.live) {
             problems.push("the observer's child, a bystander, is dead".to_owned());
@@ -269,6 +274,8 @@ struct Session {
     alone: bool,
     marks: bool,
     broken: bool,
+    /// It is told to end so long into the next tree.
+    told_after_ms: Option<u64>,
     noise: &'static Noise,
 }
 
@@ -305,6 +312,7 @@ impl Session {
             alone: !plan.child_before,
             marks: !marked && !plan.without.contains(&"mark"),
             broken: false,
+            told_after_ms: None,
             noise: Noise::start(),
         };
         // What is opened once and kept is open after a command that passes its cap.
@@ -346,6 +354,7 @@ impl Session {
         let pressure = proc::cpu_pressure();
         let (waited, sent, start) = (proc::run_delay(runcap), now(), Instant::now());
         self.send(&request);
+        let told = self.told_after_ms.map(|ms| thread::spawn(move || tell_to_end(runcap, ms)));
         let answer = self.answer();
         // The state of the world at the answer, before anything else is done.
         let everything = proc::all();
@@ -388,8 +397,12 @@ impl Session {
             received,
             elapsed,
             noise,
+            told_after: self.told_after_ms.map(Duration::from_millis),
         };
         let mut problems = check::check(&observed);
+        if let Some(told) = told {
+            told.join().expect("a thread that sleeps and signals");
+        }
         for own in &self.own_children {
             if proc::process(*own).is_none_or(|process| !process.live) {
                 problems.push(format!("runcap's child from before, {own}, is dead"));
@@ -419,7 +432,8 @@ impl Session {
         let start = Instant::now();
         loop {
             let now = holdings(self.child.id());
-            let fits = now.is_some_and(|now| {
+            // Told to end, it ends once it has answered.
+            let fits = now.map_or(self.told_after_ms.is_some(), |now| {
                 now.threads <= most.threads
                     && now.descriptors <= most.descriptors
                     && now.children <= most.children
@@ -441,7 +455,7 @@ impl Session {
     fn end(&mut self) -> Vec<String> {
         self.stdin = None;
         let mut problems = Vec::new();
-        let give_up = Instant::now() + ANSWER_MAX;
+        let (told, give_up) = (self.told_after_ms.is_some(), Instant::now() + ANSWER_MAX);
         let status: Option<ExitStatus> = loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => break Some(status),
@@ -450,7 +464,7 @@ impl Session {
             }
         };
         match status {
-            Some(status) if status.code() == Some(0) => {}
+            Some(status) if status.code() == Some(if told { TOLD_EXIT } else { 0 }) => {}
             Some(status) => problems.push(format!("runcap itself ended with {status}")),
             None => {
                 problems.push("runcap did not end after its stdin".to_owned());
@@ -465,6 +479,16 @@ impl Session {
         }
         problems
     }
+}
+
+/// The exit code of a runcap that was told to end by TERM.
+const TOLD_EXIT: i32 = 128 + 15;
+
+/// Tells the observer's own child `runcap` to end, a while from now. It is not reaped before this
+/// is done, so the number stays its own.
+fn tell_to_end(runcap: u32, after_ms: u64) {
+    thread::sleep(Duration::from_millis(after_ms));
+    let _ = kill_process(pid(runcap), Signal::TERM);
 }
 
 fn shortened(answer: &Value) -> String {

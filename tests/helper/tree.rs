@@ -372,7 +372,8 @@ impl Tree {
 /// Byte `at` of what node `id` writes to `stream`: the letter says who wrote it, its case where.
 fn letter(id: usize, stream: usize, at: usize) -> u8 {
     let hash = (at as u64 * 2 + stream as u64 + 1).wrapping_mul(0xD6E8_FEB8_6659_FD93);
-    let first = if (hash ^ (hash >> 32)).count_ones() % 2 == 0 { b'a' } else { b'A' };
+    let even = (hash ^ (hash >> 32)).count_ones().is_multiple_of(2);
+    let first = if even { b'a' } else { b'A' };
     first + id as u8
 }
 

@@ -1,4 +1,5 @@
 //! Every test that runs the program, as one crate.
+#![allow(unreachable_pub, reason = "nobody but these tests sees them")]
 
 mod support;
 
