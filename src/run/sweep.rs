@@ -77,7 +77,7 @@ pub(super) fn sweep(leader: &mut Leader, toll: &mut Toll) -> Vec<Process> {
     let give_up = Instant::now() + KILL_WAIT;
     for _ in 0..ROUNDS_MAX {
         let living = living(leader);
-        if living.is_empty() || Instant::now() >= give_up {
+        if living.is_empty() {
             return living;
         }
         toll.add(&living);
@@ -87,6 +87,10 @@ pub(super) fn sweep(leader: &mut Leader, toll: &mut Toll) -> Vec<Process> {
             killed.iter().for_each(|member| wait_for(member, give_up));
         }
         reap(leader);
+        // Not before: where looking takes long, time may be over before anything was signalled.
+        if Instant::now() >= give_up {
+            break;
+        }
     }
     living(leader)
 }

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use crate::support::{answer, helper, json, processes_with};
+use crate::support::{answer, feed_command, helper, json, processes_with};
 
 /// Trees of a run that is told no number.
 const TREES: u64 = 300;
@@ -167,4 +167,22 @@ fn a_cap_that_is_passed_in_the_grace_ends_the_grace() {
     assert_eq!(answer["status"], "timed_out", "{answer}");
     assert_eq!((&answer["stdout"], &answer["stdout_bytes"]), (&json!("1234"), &json!(5)));
     assert!(answer["duration"].as_f64() < Some(4.0), "{answer}");
+}
+
+#[test]
+fn many_escaped_processes_die_where_looking_for_them_takes_long() {
+    // Without children lists all of /proc is read: the time to give up at may be over before the
+    // first of them is signalled.
+    let seconds = format!("30.{}", std::process::id());
+    let script = format!(
+        "i=0; while [ $i -lt 150 ]; do setsid sleep {seconds} & i=$((i+1)); done; sleep 0.2"
+    );
+    let mut command = Command::new(helper());
+    command.args(["runcap-without", "children,pidfd", "json"]);
+    let request = json!({"command": script, "timeout": 20});
+    let run = feed_command(command, request.to_string().as_bytes());
+    let answer = &run.answers[0];
+    assert!(processes_with(&format!("sleep {seconds}")).is_empty(), "{answer}");
+    assert_eq!(answer["killed_processes"], 150, "{answer}");
+    assert!(answer["left_running"].is_null(), "{answer}");
 }
