@@ -19,7 +19,7 @@ const SEARCH_MAX: usize = 100_000;
 /// A command's processes, as far as they were ever seen.
 pub(super) struct Members {
     started: Started,
-    /// When the leader started, in clock ticks since boot.
+    /// When the leader started, in clock ticks since boot; looked at only where it decides.
     start: u64,
     /// Number and start of every process besides the leader that was ever found.
     seen: BTreeSet<(u32, u64)>,
@@ -30,7 +30,8 @@ pub(super) struct Members {
 impl Members {
     pub(super) fn new(started: Started) -> Members {
         // A leader that is a zombie already still shows its start.
-        let start = proc::process(started.pid).map_or(0, |leader| leader.start);
+        let leader = started.adopts_orphans.then(|| proc::process(started.pid)).flatten();
+        let start = leader.map_or(0, |leader| leader.start);
         Members { started, start, seen: BTreeSet::new(), searched: false }
     }
 
