@@ -2,6 +2,7 @@
 //! what `runcap doctor` says of them.
 
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::*;
@@ -14,36 +15,45 @@ fn runcap_without(list: &str, args: &[&str]) -> Command {
 }
 
 /// Everything that must hold with every fallback.
-fn core(command: impl Fn() -> Command) {
-    timeout_kills_the_group(&command);
-    an_escaped_process_is_swept(&command);
-    output_past_the_cap_is_drained(&command);
-    a_hundred_commands_leave_nothing(&command);
-    descriptors_are_kept_from_commands(&command);
+fn core(command: impl Fn() -> Command + Sync) {
+    let command = &command;
+    thread::scope(|scope| {
+        scope.spawn(|| timeout_kills_the_group(command));
+        scope.spawn(|| an_escaped_process_is_swept(command));
+        scope.spawn(|| output_past_the_cap_is_drained(command));
+        scope.spawn(|| a_hundred_commands_leave_nothing(command));
+        scope.spawn(|| descriptors_are_kept_from_commands(command));
+    });
 }
 
-fn timeout_kills_the_group(command: &impl Fn() -> Command) {
+fn timeout_kills_the_group(command: &(impl Fn() -> Command + Sync)) {
     // The group at the deadline, dying of TERM and of KILL, and what left it: all gone in time.
-    let mark = Mark::new();
-    let mut session = Session::of(command());
-    let group = format!("{mark} & {mark} & {mark}; :");
-    let deaf = format!(r#"trap "" TERM; {mark} & {mark}; :"#);
-    let escaped = format!("(setsid {mark} <&- >&- 2>&- &); setsid env -i {mark} & {mark}; :");
-    let (group, deaf, escaped) = (&group, &deaf, &escaped);
-    for (command, grace, killed, took) in
-        [(group, 5.0, 3, 400), (deaf, 0.2, 2, 600), (escaped, 0.0, 3, 400), (escaped, 5.0, 3, 400)]
-    {
-        let start = Instant::now();
-        let answer = session.ask(&json!({ "command": command, "timeout": 0.4, "grace": grace }));
-        mark.assert_gone();
-        let expected = json!({
-            "status": "timed_out", "exit_code": null, "killed_processes": killed, "left_running": null,
-        });
-        assert_has(&answer, &expected);
-        assert_took(start.elapsed(), Duration::from_millis(took));
-    }
-    assert_eq!(children(session.child.id()), [0; 0], "all are reaped");
-    assert_eq!(session.end().code(), Some(0));
+    let group = "MARK & MARK & MARK; :";
+    let deaf = "trap '' TERM; MARK & MARK; :";
+    let escaped = "(setsid MARK <&- >&- 2>&- &); setsid env -i MARK & MARK; :";
+    let rows =
+        [(group, 5.0, 3, 400), (deaf, 0.2, 2, 600), (escaped, 0.0, 3, 400), (escaped, 5.0, 3, 400)];
+    thread::scope(|scope| {
+        for (script, grace, killed, took) in rows {
+            scope.spawn(move || {
+                let mark = Mark::new();
+                let script = script.replace("MARK", &mark.to_string());
+                let mut session = Session::of(command());
+                let start = Instant::now();
+                let request = json!({ "command": script, "timeout": 0.4, "grace": grace });
+                let answer = session.ask(&request);
+                mark.assert_gone();
+                let expected = json!({
+                    "status": "timed_out", "exit_code": null, "killed_processes": killed,
+                    "left_running": null,
+                });
+                assert_has(&answer, &expected);
+                assert_took(start.elapsed(), Duration::from_millis(took));
+                assert_eq!(children(session.child.id()), [0; 0], "all are reaped");
+                assert_eq!(session.end().code(), Some(0));
+            });
+        }
+    });
 }
 
 fn an_escaped_process_is_swept(command: &impl Fn() -> Command) {
