@@ -26,7 +26,7 @@ struct Keeper {
     /// Readable when `incoming` has grown or a child has ended.
     wake: &'static Event,
     incoming: Mutex<VecDeque<PipeReader>>,
-    /// Streams that are drained, those in `incoming` too.
+    /// Streams that are drained, those in `incoming` not counted; changed under its lock.
     kept: AtomicUsize,
 }
 
@@ -67,14 +67,16 @@ pub(super) fn drain(pipes: impl IntoIterator<Item = PipeReader>) {
     while incoming.len() > KEPT_STREAMS_MAX {
         incoming.pop_front();
     }
-    keeper.kept.fetch_add(incoming.len(), Ordering::Relaxed);
     keeper.wake.notify();
 }
 
 /// Streams of left-running processes that are drained now; they are closed when this process ends.
 pub fn kept_streams() -> usize {
     let keeper = *KEEPER.lock().unwrap_or_else(PoisonError::into_inner);
-    keeper.map_or(0, |keeper| keeper.kept.load(Ordering::Relaxed))
+    keeper.map_or(0, |keeper| {
+        let incoming = keeper.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+        (incoming.len() + keeper.kept.load(Ordering::Relaxed)).min(KEPT_STREAMS_MAX)
+    })
 }
 
 fn keep(keeper: &Keeper) {
@@ -89,11 +91,13 @@ fn keep(keeper: &Keeper) {
         let mut ready = fds[1..].iter().map(PollFd::ready);
         pipes.retain(|pipe| !ready.next().unwrap_or(false) || goes_on(pipe, &mut scratch));
         keeper.wake.clear();
-        pipes.extend(keeper.incoming.lock().unwrap_or_else(PoisonError::into_inner).drain(..));
+        let mut incoming = keeper.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+        pipes.extend(incoming.drain(..));
         while pipes.len() > KEPT_STREAMS_MAX {
             pipes.pop_front();
         }
         keeper.kept.store(pipes.len(), Ordering::Relaxed);
+        drop(incoming);
         registry::reap_orphans(&[]);
     }
 }

@@ -45,12 +45,15 @@ impl Leader {
         self.ended
     }
 
-    /// Sends `signal` to the leader's group, and to the leader in case it left its group.
+    /// Sends `signal` to the leader's group, and to the leader in case it left its group; never
+    /// twice to one process, since many take a second TERM for "at once".
     pub(super) fn signal_group(&self, signal: i32) {
         // ESRCH says that nobody is there any more, EPERM that all changed their user; what is
         // alive after KILL is found by looking, never by this answer ("at least one" is success).
         let _ = process::kill_group(self.pid, signal);
-        let _ = process::kill(self.pid, signal);
+        if proc::process(self.pid).is_some_and(|leader| leader.group != self.pid) {
+            let _ = process::kill(self.pid, signal);
+        }
     }
 
     /// Sends KILL to a process of the command that is not its leader, through a descriptor, so

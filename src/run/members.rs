@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::sys::proc::{self, Process};
+use crate::sys::proc::{self, Children, Process};
 use crate::sys::rlimit::mark_of;
 
 use super::registry::{self, Started};
@@ -19,7 +19,7 @@ const SEARCH_MAX: usize = 100_000;
 /// A command's processes, as far as they were ever seen.
 pub(super) struct Members {
     started: Started,
-    /// When the leader started, in clock ticks since boot.
+    /// When the leader started, in clock ticks since boot; looked at only where it decides.
     start: u64,
     /// Number and start of every process besides the leader that was ever found.
     seen: BTreeSet<(u32, u64)>,
@@ -30,7 +30,8 @@ pub(super) struct Members {
 impl Members {
     pub(super) fn new(started: Started) -> Members {
         // A leader that is a zombie already still shows its start.
-        let start = proc::process(started.pid).map_or(0, |leader| leader.start);
+        let leader = started.adopts_orphans.then(|| proc::process(started.pid)).flatten();
+        let start = leader.map_or(0, |leader| leader.start);
         Members { started, start, seen: BTreeSet::new(), searched: false }
     }
 
@@ -44,31 +45,47 @@ impl Members {
         self.searched
     }
 
-    /// The command's processes besides the leader, zombies too, parents first; all are remembered.
+    /// The command's processes besides the leader, zombies too; all are remembered.
     pub(super) fn find(&mut self) -> Vec<Process> {
         self.searched = true;
         let mut found: Vec<Process> = Vec::new();
-        let mut looked_at = 0;
         // Processes whose children are still to be looked at, and whether they are the command's.
         let mut parents = vec![(self.started.pid, true)];
-        for stray in registry::strays() {
-            let Some(process) = proc::process(stray) else { continue };
-            let adopted = self.started.adopts_orphans && process.start >= self.start;
-            let ours = adopted || self.is_member(&process);
-            found.extend(ours.then_some(process));
-            parents.push((stray, ours));
-        }
-        while let Some((parent, ours)) = parents.pop() {
-            for child in proc::children(&[parent]) {
-                looked_at += 1;
-                let Some(process) = proc::process(child) else { continue };
-                let ours = ours || self.is_member(&process);
-                found.extend(ours.then_some(process));
-                if looked_at < SEARCH_MAX {
-                    parents.push((child, ours));
+        let mut strays = BTreeSet::new();
+        let mut looked_at = 0;
+        loop {
+            let children = Children::look();
+            while let Some((parent, ours)) = parents.pop() {
+                for child in children.of(parent) {
+                    looked_at += 1;
+                    let Some(process) = proc::process(child) else { continue };
+                    let ours = ours || self.is_member(&process);
+                    found.extend(ours.then_some(process));
+                    if looked_at < SEARCH_MAX {
+                        parents.push((child, ours));
+                    }
                 }
             }
+            // After their parents, since one whose parent has ended meanwhile came here; again
+            // and again, since that may happen below an orphan too.
+            for stray in registry::strays() {
+                if looked_at >= SEARCH_MAX || !strays.insert(stray) {
+                    continue;
+                }
+                looked_at += 1;
+                let Some(process) = proc::process(stray) else { continue };
+                let adopted = self.started.adopts_orphans && process.start >= self.start;
+                let ours = adopted || self.is_member(&process);
+                found.extend(ours.then_some(process));
+                parents.push((stray, ours));
+            }
+            if parents.is_empty() {
+                break;
+            }
         }
+        // One that lost its parent while this looked is there twice.
+        found.sort_by_key(|process| (process.pid, process.start));
+        found.dedup_by_key(|process| (process.pid, process.start));
         self.seen.extend(found.iter().map(|process| (process.pid, process.start)));
         found
     }

@@ -174,11 +174,13 @@ pub fn run(spec: &Spec, sinks: Sinks<'_>, control: Control<'_>) -> Result<Outcom
         Ok((ended, leader, threads.join()))
     })?;
     let Ended { end, living, killed } = ended;
-    sweep::reap(&leader);
+    let all_reaped = sweep::reap(&leader);
     let reaped = leader.reap();
+    if !living.is_empty() || !all_reaped || reaped.is_none() {
+        keeper::reap_from_now_on();
+    }
     if !living.is_empty() {
         registry::leave_running(&living);
-        keeper::reap_from_now_on();
         if spec.leftovers == Leftovers::Leave {
             keeper::drain(held);
         }

@@ -22,8 +22,6 @@ pub(super) struct Registry {
     others: BTreeMap<u32, u64>,
     mark_use: Option<MarkUse>,
     marks: u64,
-    /// Orphans reaped so far, by whomever.
-    reaped: u64,
 }
 
 static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
@@ -42,9 +40,8 @@ pub(super) struct Started {
     pub(super) pid: u32,
     /// The mark that the command's processes inherit.
     pub(super) mark: Option<u64>,
-    /// Orphans that came since the spawn are the command's: there is nobody else who could have
-    /// left them. So a process is found that lost the mark as well (su, runuser), and all of them
-    /// where there is no mark.
+    /// Orphans that came since the spawn are the command's: there is no mark to tell by, and
+    /// nobody else who could have left them.
     pub(super) adopts_orphans: bool,
 }
 
@@ -94,25 +91,26 @@ pub(super) fn start(spawn: impl FnOnce() -> io::Result<u32>) -> io::Result<Start
     Ok(Started { pid, mark, adopts_orphans })
 }
 
-/// Reaps leader `pid`; `None` when it has not ended (or was reaped by somebody else): then it is
-/// given up, and reaped like an orphan when it ends after all.
-///
-/// Under the lock, as everything that takes a child away: the kernel's list of children can skip
-/// one while another is taken out of it (proc_pid_task(5)).
+/// Reaps leader `pid` and gives it up. `None` when it has not ended: then it is reaped like an
+/// orphan when it does after all; also when somebody else reaped it.
 pub(super) fn reap_leader(pid: u32) -> Option<Reaped> {
+    // Under the lock, since the number may come back at once, on an orphan.
     let mut registry = lock();
-    registry.get_or_insert_default().leaders.remove(&pid);
-    process::reap(pid).ok().flatten()
-}
-
-/// Orphans reaped so far.
-pub(super) fn reaped() -> u64 {
-    lock().get_or_insert_default().reaped
+    let registry = registry.get_or_insert_default();
+    let reaped = process::reap(pid);
+    registry.leaders.remove(&pid);
+    if let Ok(None) = reaped {
+        ALONE.store(false, Ordering::Relaxed);
+        registry.others.extend(starts(&[pid]));
+    }
+    reaped.ok().flatten()
 }
 
 /// Children of this process that no command running now accounts for. Their own leaders and what
 /// stays from before are left out; a command that leaves nothing pays one small read here.
 pub(super) fn strays() -> Vec<u32> {
+    // The kernel may leave out children when others are reaped while it lists them (proc(5)), so
+    // the list is read under the lock, too.
     let mut registry = lock();
     let registry = registry.get_or_insert_default();
     let children = proc::own_children();
@@ -144,12 +142,9 @@ pub(super) fn reap_orphans(only: &[u32]) {
             continue;
         }
         // ECHILD says that it is no child of ours (any more); alive is no reason to wait.
-        match process::reap(pid) {
-            Ok(None) => continue,
-            Ok(Some(_)) => registry.reaped += 1,
-            Err(_) => {}
+        if let Ok(Some(_)) | Err(_) = process::reap(pid) {
+            registry.others.remove(&pid);
         }
-        registry.others.remove(&pid);
     }
 }
 

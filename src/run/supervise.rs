@@ -11,7 +11,7 @@ use crate::sys::signal::{CONT, KILL, TERM};
 
 use super::copy::{Shared, State};
 use super::leader::{Leader, Member};
-use super::sweep::{Toll, alive, living, sweep};
+use super::sweep::{Toll, alive, sweep};
 use super::{Control, DRAIN, KILL_WAIT, TICK};
 
 /// How often a process is looked at that there is no descriptor for.
@@ -202,7 +202,7 @@ impl Supervisor<'_> {
         }
         match self.spec.leftovers {
             Leftovers::Leave => {
-                self.living = living(self.leader);
+                self.living = alive(self.leader);
                 Phase::Done
             }
             Leftovers::Kill => {

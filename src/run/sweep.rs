@@ -1,16 +1,17 @@
 //! Ends what a command leaves behind, outside its group too.
 //!
 //! Each round kills every process of the command that is found alive and waits until those are
-//! dead; new ones found in the next round were started meanwhile. A process that forks and exits
-//! faster than it is found can outrun every round, so rounds and time are bounded, and what is
-//! left is reported. Success is judged by looking for live processes, never by ESRCH: zombies
+//! dead; new ones found in the next round were started meanwhile. A process that leaves the group,
+//! forks and exits faster than it is found can outrun every round, so rounds and time are bounded,
+//! and what is left is reported. Success is judged by looking for live processes, never by ESRCH: zombies
 //! whose parent does not reap them take signals too.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::sys::poll::{Interest, PollFd, poll};
-use crate::sys::proc::Process;
+use crate::sys::proc::{self, Life, Process};
+use crate::sys::signal::KILL;
 
 use super::leader::{Leader, Member};
 use super::{KILL_WAIT, registry};
@@ -49,23 +50,16 @@ impl Toll {
 }
 
 /// Live processes of the command besides its leader.
-pub(super) fn alive(leader: &mut Leader) -> Vec<Process> {
-    let mut found = leader.members.find();
-    found.retain(|process| process.live);
-    found
-}
-
-/// The same, looked for until an empty answer is sure.
 ///
-/// A process that ends while it is looked for hands its children to this one, perhaps after those
-/// were listed. Whoever ended is reaped here: if nobody was, nobody did.
-pub(super) fn living(leader: &mut Leader) -> Vec<Process> {
+/// One that ends while it is looked at may have just started the next, which came here after the
+/// list was read. So a look that finds a new dead process and no live one proves nothing.
+pub(super) fn alive(leader: &mut Leader) -> Vec<Process> {
     for _ in 0..ROUNDS_MAX {
-        let reaped = registry::reaped();
-        let living = alive(leader);
-        reap(leader);
-        if !living.is_empty() || registry::reaped() == reaped {
-            return living;
+        let known = leader.members.seen().len();
+        let mut found = leader.members.find();
+        found.retain(|process| process.life == Life::Running);
+        if !found.is_empty() || leader.members.seen().len() == known {
+            return found;
         }
     }
     Vec::new()
@@ -76,23 +70,25 @@ pub(super) fn living(leader: &mut Leader) -> Vec<Process> {
 pub(super) fn sweep(leader: &mut Leader, toll: &mut Toll) -> Vec<Process> {
     let give_up = Instant::now() + KILL_WAIT;
     for _ in 0..ROUNDS_MAX {
-        let living = living(leader);
+        let living = alive(leader);
         if living.is_empty() {
             return living;
         }
         toll.add(&living);
+        // One call reaches all of the group at once, also one that is being started now.
+        leader.signal_group(KILL);
         for step in living.chunks(STEP_PROCESSES) {
             let killed: Vec<Member> =
                 step.iter().map(|process| leader.kill_member(process)).collect();
             killed.iter().for_each(|member| wait_for(member, give_up));
         }
-        reap(leader);
+        registry::reap_orphans(&[]);
         // Not before: where looking takes long, time may be over before anything was signalled.
         if Instant::now() >= give_up {
             break;
         }
     }
-    living(leader)
+    alive(leader)
 }
 
 fn wait_for(member: &Member, give_up: Instant) {
@@ -102,11 +98,24 @@ fn wait_for(member: &Member, give_up: Instant) {
     let _ = poll(&mut [PollFd::new(member.fd(), Interest::Read)], Some(left));
 }
 
-/// Reaps what of the command has ended and came to this process.
-pub(super) fn reap(leader: &Leader) {
+/// Reaps what of the command has ended and came to this process, and waits for what the kernel is
+/// taking down now. False when something of that is still to come.
+pub(super) fn reap(leader: &Leader) -> bool {
     if !leader.members.searched() {
-        return;
+        return true;
     }
-    let pids: Vec<u32> = leader.members.seen().iter().map(|(pid, _)| *pid).collect();
+    let give_up = Instant::now() + KILL_WAIT;
+    let seen: Vec<(u32, u64)> = leader.members.seen().iter().copied().collect();
+    let processes = || {
+        seen.iter().filter_map(|(pid, start)| {
+            proc::process(*pid).filter(|process| process.start == *start)
+        })
+    };
+    for exiting in processes().filter(|process| process.life == Life::Exiting) {
+        wait_for(&Member::new(&exiting), give_up);
+    }
+    let pids: Vec<u32> = seen.iter().map(|(pid, _)| *pid).collect();
     registry::reap_orphans(&pids);
+    let own = std::process::id();
+    !processes().any(|process| process.parent == own && process.life != Life::Running)
 }

@@ -18,30 +18,50 @@ pub(crate) struct Process {
     pub(crate) session: u32,
     /// When it started, in clock ticks since boot. Number and start together name one process.
     pub(crate) start: u64,
-    /// Neither a zombie nor being torn down: one of its threads at least still runs.
-    pub(crate) live: bool,
+    /// Whether it can still do anything.
+    pub(crate) life: Life,
+}
+
+/// How far a process is from its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Life {
+    /// At least one of its threads runs, or could.
+    Running,
+    /// It runs none of its code any more: the kernel takes it down.
+    Exiting,
+    /// Nothing but a status for its parent.
+    Ended,
 }
 
 /// Looks at process `pid`; `None` when it is gone.
 pub(crate) fn process(pid: u32) -> Option<Process> {
-    parse(pid, &fs::read(format!("/proc/{pid}/stat")).ok()?)
-}
-
-fn parse(pid: u32, stat: &[u8]) -> Option<Process> {
+    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The second field is the program's name in parentheses and may hold anything, parentheses
     // too: what follows starts after the last one.
-    let after_name = stat.iter().rposition(|byte| *byte == b')')? + 1;
-    let rest = str::from_utf8(&stat[after_name..]).ok()?;
+    let after_name = text.iter().rposition(|byte| *byte == b')')? + 1;
+    let rest = str::from_utf8(&text[after_name..]).ok()?;
     let mut fields = rest.split_ascii_whitespace();
-    let ended = matches!(fields.next()?, "Z" | "X" | "x");
+    let state = fields.next()?;
     let mut number = || fields.next()?.parse().ok();
     let (parent, group, session) = (number()?, number()?, number()?);
-    // Fields 7 to 19 are of no interest; 20 is the number of threads, 22 the start.
-    let threads: u64 = fields.nth(13)?.parse().ok()?;
+    // Field 9, then 20 and 22; those between are of no interest.
+    let flags = fields.nth(2)?.parse().ok()?;
+    let threads = fields.nth(10)?.parse().ok()?;
     let start = fields.nth(1)?.parse().ok()?;
-    // The state is that of the first thread: one that ended before the others is a zombie, and
-    // its process lives on with all that it holds.
-    Some(Process { pid, parent, group, session, start, live: !ended || threads > 1 })
+    Some(Process { pid, parent, group, session, start, life: life(state, flags, threads) })
+}
+
+/// State and flags are those of the first thread, which may end before the others do: then the
+/// process looks like a zombie and goes on.
+fn life(state: &str, flags: u32, threads: u32) -> Life {
+    // include/linux/sched.h; the same bit in every kernel so far.
+    const PF_EXITING: u32 = 4;
+    match state {
+        _ if threads > 1 => Life::Running,
+        "Z" | "X" | "x" => Life::Ended,
+        _ if flags & PF_EXITING != 0 => Life::Exiting,
+        _ => Life::Running,
+    }
 }
 
 /// The children of this process, zombies too, as far as its main thread has them: orphans come
@@ -51,24 +71,31 @@ fn parse(pid: u32, stat: &[u8]) -> Option<Process> {
 /// threads are found.
 pub(crate) fn own_children() -> Vec<u32> {
     let own = std::process::id();
-    task_children(own, own).unwrap_or_else(|_| children_by_parent(&[own]))
+    task_children(own, own).unwrap_or_else(|_| Children::look().of(own))
 }
 
-/// The children of `parents`, zombies too.
-pub(crate) fn children(parents: &[u32]) -> Vec<u32> {
-    let mut children = Vec::new();
-    for parent in parents {
-        let Ok(tasks) = fs::read_dir(format!("/proc/{parent}/task")) else { continue };
-        for task in tasks.filter_map(|task| number(&task.ok()?)) {
-            match task_children(*parent, task) {
-                Ok(found) => children.extend(found),
-                // A thread that just ended has no file; a kernel without lists has none at all.
-                Err(_) if has_children_lists() => {}
-                Err(_) => return children_by_parent(parents),
-            }
-        }
+/// Who is whose child, zombies too, for one look at many processes.
+pub(crate) struct Children {
+    /// Every process, where the kernel has no lists; looked at once, since it takes long.
+    all: Option<Vec<Process>>,
+}
+
+impl Children {
+    pub(crate) fn look() -> Children {
+        Children { all: (!has_children_lists()).then(|| all_processes().collect()) }
     }
-    children
+
+    /// The children of process `parent`, of all its threads.
+    pub(crate) fn of(&self, parent: u32) -> Vec<u32> {
+        if let Some(all) = &self.all {
+            let children = all.iter().filter(|process| process.parent == parent);
+            return children.map(|process| process.pid).collect();
+        }
+        let Ok(tasks) = fs::read_dir(format!("/proc/{parent}/task")) else { return Vec::new() };
+        let tasks = tasks.filter_map(|task| number(&task.ok()?));
+        // A thread that just ended has no list.
+        tasks.flat_map(|task| task_children(parent, task).unwrap_or_default()).collect()
+    }
 }
 
 /// Whether this kernel lists children.
@@ -85,11 +112,9 @@ fn task_children(pid: u32, task: u32) -> io::Result<Vec<u32>> {
     Ok(text.split_ascii_whitespace().filter_map(|child| child.parse().ok()).collect())
 }
 
-fn children_by_parent(parents: &[u32]) -> Vec<u32> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    let pids = entries.filter_map(|entry| number(&entry.ok()?));
-    let all = pids.filter_map(process);
-    all.filter(|process| parents.contains(&process.parent)).map(|process| process.pid).collect()
+fn all_processes() -> impl Iterator<Item = Process> {
+    let entries = fs::read_dir("/proc").into_iter().flatten();
+    entries.filter_map(|entry| number(&entry.ok()?)).filter_map(process)
 }
 
 fn number(entry: &fs::DirEntry) -> Option<u32> {
@@ -100,21 +125,28 @@ fn number(entry: &fs::DirEntry) -> Option<u32> {
 mod tests {
     use super::*;
 
-    fn live(state: &str, threads: u32) -> bool {
-        let stat = format!(
-            "7 (a) b (c) {state} 5 6 4 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 {threads} 0 9876 1 2\n"
-        );
-        let process = parse(7, stat.as_bytes()).expect("a line of stat");
-        assert_eq!((process.parent, process.group, process.session), (5, 6, 4));
-        assert_eq!(process.start, 9876);
-        process.live
+    #[test]
+    fn a_process_has_ended_when_its_last_thread_has() {
+        let rows = [
+            ("sleeping", "S", 0x40_4000, 1, Life::Running),
+            ("stopped", "T", 0x40_4000, 1, Life::Running),
+            ("four threads", "S", 0x40_4000, 4, Life::Running),
+            ("its first thread has ended, another runs", "Z", 0x40_400c, 2, Life::Running),
+            ("its first thread ends, another runs", "R", 0x40_4004, 2, Life::Running),
+            ("being taken down", "R", 0x40_4004, 1, Life::Exiting),
+            ("zombie", "Z", 0x40_400c, 1, Life::Ended),
+            ("being reaped", "X", 0x40_400c, 0, Life::Ended),
+        ];
+        for (name, state, flags, threads, expected) in rows {
+            assert_eq!(life(state, flags, threads), expected, "{name}");
+        }
     }
 
     #[test]
-    fn a_process_lives_as_long_as_one_of_its_threads() {
-        assert!(live("S", 1));
-        assert!(live("Z", 2), "its first thread has ended, another runs");
-        assert!(!live("Z", 1));
-        assert!(!live("X", 0));
+    fn this_process_is_seen_as_it_is() {
+        let own = process(std::process::id()).expect("it lives");
+        assert_eq!((own.pid, own.life), (std::process::id(), Life::Running));
+        assert_eq!(own.parent, std::os::unix::process::parent_id());
+        assert!(own.start > 0);
     }
 }

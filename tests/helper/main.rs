@@ -2,6 +2,7 @@
 #![allow(unreachable_pub, reason = "a program has no outside that could reach anything")]
 
 mod check;
+mod kinds;
 mod proc;
 mod session;
 mod tree;
@@ -23,6 +24,10 @@ fn main() -> ExitCode {
                 [OsString::from("runcap")].into_iter().chain(rest),
             ));
         }
+        ["relay", deadline_ms, _mark] => kinds::relay(deadline_ms, false),
+        ["relay-away", deadline_ms, _mark] => kinds::relay(deadline_ms, true),
+        ["leave-group", sleep] => kinds::leave_group(sleep),
+        ["at-once", count, script] => kinds::at_once(count.parse().expect("a number"), script),
         // One process of a random tree.
         ["tree-node", seed, directory, runcap, id] => {
             let place = tree::Place { helper: &args[0], directory, runcap };

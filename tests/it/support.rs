@@ -3,8 +3,10 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+pub use rustix::process::Signal;
 pub use serde_json::{Value, json};
 
 /// The program under test.
@@ -170,4 +172,201 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(start.elapsed() < Duration::from_secs(10), "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// A command that sleeps for years and is told apart from every other one. Whatever still has it
+/// on its command line when this is dropped is killed.
+pub struct Mark(String);
+
+impl Mark {
+    pub fn new() -> Mark {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        Mark(format!("sleep {}7{count:03}", std::process::id()))
+    }
+
+    /// Processes that have it on their command line: shells that are to run it too.
+    pub fn living(&self) -> Vec<u32> {
+        processes_with(&self.0)
+    }
+
+    /// Processes that are this very command.
+    pub fn sleepers(&self) -> Vec<u32> {
+        let is_sleeper = |pid: &u32| {
+            let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line == format!("{}\0", self.0.replace(' ', "\0")).as_bytes()
+        };
+        self.living().into_iter().filter(is_sleeper).collect()
+    }
+
+    /// The one process that is this very command, as soon as it is there.
+    pub fn sleeper(&self) -> u32 {
+        wait_until("the command runs", || !self.sleepers().is_empty());
+        self.sleepers()[0]
+    }
+
+    /// Asserts that none is alive now.
+    #[track_caller]
+    pub fn assert_gone(&self) {
+        assert_eq!(self.living(), [0; 0], "alive: {}", self.0);
+    }
+}
+
+impl std::fmt::Display for Mark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        kill_all(&self.living());
+    }
+}
+
+/// Kills processes that a test let live.
+pub fn kill_all(pids: &[u32]) {
+    for pid in pids {
+        send(*pid, Signal::KILL);
+    }
+}
+
+/// Sends a signal to a process that the test started; it may have ended by itself.
+pub fn send(pid: u32, signal: Signal) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(pid).expect("a pid"));
+    let _ = rustix::process::kill_process(pid.expect("a pid"), signal);
+}
+
+/// What /proc/PID/stat says.
+#[derive(Debug, Clone, Copy)]
+pub struct Stat {
+    pub state: char,
+    pub parent: u32,
+    pub group: u32,
+    pub session: u32,
+    /// User and system time, hundredths of a second.
+    pub cpu_ticks: u64,
+}
+
+/// A process, zombies too; `None` when it is gone.
+pub fn stat(pid: u32) -> Option<Stat> {
+    let text = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let text = String::from_utf8_lossy(&text).into_owned();
+    let fields: Vec<&str> = text.rsplit(')').next()?.split_whitespace().collect();
+    // One that is just being reaped has -1 for its group.
+    let number = |index: usize| fields.get(index)?.parse().ok();
+    let ticks = |index: usize| fields.get(index)?.parse::<u64>().ok();
+    Some(Stat {
+        state: fields[0].chars().next()?,
+        parent: number(1)?,
+        group: number(2)?,
+        session: number(3)?,
+        cpu_ticks: ticks(11)? + ticks(12)?,
+    })
+}
+
+/// The number of every process, zombies too.
+pub fn all_processes() -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").expect("/proc is mounted").flatten();
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+/// Children of a process, zombies too.
+pub fn children(parent: u32) -> Vec<u32> {
+    let is_child = |pid: &u32| stat(*pid).is_some_and(|stat| stat.parent == parent);
+    all_processes().into_iter().filter(is_child).collect()
+}
+
+/// Children of a process that nobody has reaped.
+pub fn zombies(parent: u32) -> Vec<u32> {
+    let is_zombie = |pid: &u32| stat(*pid).is_some_and(|stat| stat.state == 'Z');
+    children(parent).into_iter().filter(is_zombie).collect()
+}
+
+/// Threads of a process.
+pub fn threads(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/task")).expect("the process lives").count()
+}
+
+/// The soft limit on real-time computing of a process, which is what marks a command's.
+pub fn soft_rttime(pid: u32) -> String {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/limits")).expect("the process lives");
+    let line = text.lines().find_map(|line| line.strip_prefix("Max realtime timeout"));
+    line.and_then(|line| line.split_whitespace().next()).expect("the kernel shows it").to_owned()
+}
+
+/// `runcap json ARGS`, not yet started.
+pub fn json_mode(args: &[&str]) -> Command {
+    let mut command = runcap();
+    command.arg("json").args(args);
+    command
+}
+
+/// `command`, to be started by a shell that first does `setup`.
+pub fn after(setup: &str, command: &Command) -> Command {
+    let mut wrapped = Command::new("/bin/sh");
+    wrapped.args(["-c", &format!(r#"{setup}; exec "$@""#), "sh"]);
+    wrapped.arg(command.get_program()).args(command.get_args());
+    wrapped
+}
+
+/// `command`, to be started by a program that becomes it, such as env or prlimit.
+pub fn through(wrapper: &[&str], command: &Command) -> Command {
+    let mut wrapped = Command::new(wrapper[0]);
+    wrapped.args(&wrapper[1..]).arg(command.get_program()).args(command.get_args());
+    wrapped
+}
+
+/// Whether a program is installed; where it is not, the test is counted as not run.
+pub fn installed(program: &str) -> bool {
+    let mut look = Command::new("/bin/sh");
+    look.args(["-c", r#"command -v "$0" >/dev/null"#, program]);
+    let found = look.status().expect("a shell").success();
+    if !found {
+        not_here(&format!("{program} is not installed"));
+    }
+    found
+}
+
+/// Asserts that every key of `expected` has that value in `answer`; null says that it is absent.
+#[track_caller]
+pub fn assert_has(answer: &Value, expected: &Value) {
+    for (key, value) in expected.as_object().expect("expectations are an object") {
+        assert_eq!(&answer[key], value, "{key} in {answer}");
+    }
+}
+
+/// How long the command took, by its own answer.
+#[track_caller]
+pub fn duration(answer: &Value) -> Duration {
+    Duration::from_secs_f64(answer["duration"].as_f64().expect("the command was started"))
+}
+
+/// Asserts that `elapsed` lies between `least` and what is granted above it.
+#[track_caller]
+pub fn assert_took(elapsed: Duration, least: Duration) {
+    assert!(elapsed >= least, "too early: {elapsed:?} of {least:?}");
+    let most = least + slack();
+    assert!(elapsed < most, "too late: {elapsed:?} for {least:?}, at most {most:?}");
+}
+
+/// What is granted above a time that was promised: half a second, and on a busy machine as many
+/// times that as there are processes to a processor, since a promise needs processor time to be
+/// kept in.
+pub fn slack() -> Duration {
+    let text = std::fs::read_to_string("/proc/loadavg").expect("/proc is mounted");
+    let load: f64 = text.split(' ').next().expect("a number").parse().expect("a number");
+    let processors = std::thread::available_parallelism().map_or(1.0, |count| count.get() as f64);
+    Duration::from_millis(500).mul_f64((load / processors).clamp(1.0, 6.0))
+}
+
+/// Says, on stderr and in `not-run-here.txt` of the target directory, that a test cannot run in
+/// this place.
+pub fn not_here(reason: &str) {
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    let line = format!("not run here: {test}: {reason}\n");
+    eprint!("{line}");
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).with_file_name("not-run-here.txt");
+    let mut file = std::fs::File::options().create(true).append(true).open(path).expect("a file");
+    file.write_all(line.as_bytes()).expect("room for a line");
 }
