@@ -193,10 +193,13 @@ fn describe(tree: &Tree, bounds: &Bounds) -> String {
 /// what comes here; returns how many were still alive.
 fn kill_descendants(spared: &[u32]) -> usize {
     let (mut struck, give_up) = (0, Instant::now() + Duration::from_secs(3));
+    // One look may miss a process whose parent changes meanwhile.
+    let mut empty_looks = 0;
     loop {
         let living: Vec<Process> =
             proc::descendants(spared).into_iter().filter(|process| process.live).collect();
-        if living.is_empty() || Instant::now() > give_up {
+        empty_looks = if living.is_empty() { empty_looks + 1 } else { 0 };
+        if empty_looks == 2 || Instant::now() > give_up {
             return struck;
         }
         for process in &living {
