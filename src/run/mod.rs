@@ -24,7 +24,7 @@ pub use copy::Sink;
 pub use keeper::{KEPT_STREAMS_MAX, kept_streams};
 pub use spawn::DEFAULT_PATH;
 
-use crate::outcome::{Exit, Outcome, Stage, StartError, Stream};
+use crate::outcome::{End, Exit, Outcome, Stage, StartError, Stream};
 use crate::spec::{Leftovers, Spec, Stdin};
 use crate::sys;
 use crate::sys::poll::Event;
@@ -182,6 +182,12 @@ pub fn run(spec: &Spec, sinks: Sinks<'_>, control: Control<'_>) -> Result<Outcom
         Ok((ended, leader, threads.join()))
     })?;
     let Ended { end, living, killed } = ended;
+    // A copy that was held up (by its sink, or for want of a CPU) may see only now that the cap
+    // was passed; the answer must not call an output whole that was cut.
+    let end = match (end, supervise::overflowed(&shared)) {
+        (End::Finished, Some(stream)) => End::OutputLimit(stream),
+        (end, _) => end,
+    };
     let all_reaped = sweep::reap(&leader);
     let reaped = leader.reap();
     if !living.is_empty() || !all_reaped || reaped.is_none() {

@@ -263,7 +263,8 @@ impl Supervisor<'_> {
 
 const STREAMS: [Stream; 2] = [Stream::Stdout, Stream::Stderr];
 
-fn overflowed(shared: &Shared) -> Option<Stream> {
+/// The stream that passed its cap under `overflow: stop`.
+pub(super) fn overflowed(shared: &Shared) -> Option<Stream> {
     STREAMS.into_iter().find(|stream| shared.state(*stream) == State::Overflowed)
 }
 

@@ -74,7 +74,7 @@ pub(super) fn sweep(leader: &mut Leader, toll: &mut Toll) -> Vec<Process> {
     let give_up = Instant::now() + KILL_WAIT;
     for round in 0..ROUNDS_MAX {
         let living = alive(leader);
-        if living.is_empty() || (round >= ROUNDS_MIN && Instant::now() >= give_up) {
+        if living.is_empty() {
             return living;
         }
         toll.add(&living);
@@ -86,6 +86,9 @@ pub(super) fn sweep(leader: &mut Leader, toll: &mut Toll) -> Vec<Process> {
             killed.iter().for_each(|member| wait_for(member, give_up));
         }
         registry::reap_orphans(&[]);
+        if round + 1 >= ROUNDS_MIN && Instant::now() >= give_up {
+            break;
+        }
     }
     alive(leader)
 }

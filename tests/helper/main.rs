@@ -1,6 +1,11 @@
 //! A program for tests to run: what it does is its first argument.
+#![allow(unreachable_pub, reason = "a program has no outside that could reach anything")]
 
+mod check;
 mod kinds;
+mod proc;
+mod session;
+mod tree;
 
 use std::io::{BufWriter, Write, pipe, stdout};
 use std::os::unix::process::ExitStatusExt;
@@ -31,9 +36,51 @@ fn main() -> ExitCode {
             kinds::at_once(count.parse().expect("a number"), script);
         }
         (Some("runcap-without"), [list, args @ ..]) => kinds::runcap_without(list, args),
+        (Some(part), rest) if part.starts_with("tree-") || part == "hop" => {
+            tree_part(part, rest);
+        }
         other => panic!("no such helper: {other:?}"),
     }
     ExitCode::SUCCESS
+}
+
+/// A part of a random tree, or the observer of one.
+fn tree_part(part: &str, rest: &[String]) {
+    let helper = std::env::args().next().expect("a path");
+    let rest: Vec<&str> = rest.iter().map(String::as_str).collect();
+    let index = |id| usize::try_from(number(id)).expect("a small number");
+    match (part, &rest[..]) {
+        // One process of a random tree.
+        ("tree-node", [seed, directory, runcap, id]) => {
+            let place = tree::Place { helper: &helper, directory, runcap };
+            tree::become_node(number(seed), &place, index(id));
+        }
+        // A parent of such a process that ends at once.
+        ("tree-between", [seed, directory, runcap, id]) => {
+            let place = tree::Place { helper: &helper, directory, runcap };
+            tree::become_intermediate(number(seed), &place, index(id));
+        }
+        // A process that no command started.
+        ("tree-bystander", []) => std::thread::sleep(Duration::from_secs(60)),
+        // A process on the run: it starts the next in a session of its own and ends, `hops` times.
+        ("hop", [hops, pause_ms]) => {
+            // The first one may lead a session already.
+            let _ = rustix::process::setsid();
+            let (left, pause) = (number(hops) - 1, Duration::from_millis(number(pause_ms)));
+            if left > 0 {
+                let next = ["hop", &left.to_string(), pause_ms].map(str::to_owned);
+                drop(Command::new(&helper).args(next).spawn().expect("the helper starts"));
+            }
+            std::thread::sleep(pause);
+        }
+        // An observer: runs the session of a seed, prints a line a problem, then the count.
+        ("tree-session", [seed, runcap, rest @ ..]) => {
+            let report = session::run(number(seed), runcap, &helper, *rest == ["verbose"]);
+            report.problems.iter().for_each(|problem| println!("{problem}"));
+            println!("trees {}", report.trees);
+        }
+        other => panic!("no such helper: {other:?}"),
+    }
 }
 
 /// Prints `text` so many times.

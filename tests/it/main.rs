@@ -16,3 +16,4 @@ mod shutdown;
 mod stdin;
 mod tidy;
 mod timeout_kill;
+mod trees;
