@@ -246,7 +246,7 @@ fn doctor_says_that_a_finite_limit_is_in_the_way_of_the_mark() {
     plain.arg("doctor");
     let lines = doctor(through(&["prlimit", "--rttime=1000000:1000000"], &plain));
     assert_eq!(missing(&lines), ["inherited mark"]);
-    assert!(lines[5].1.contains("a hard RLIMIT_RTTIME is in the way"), "{lines:?}");
+    assert!(lines[5].1.contains("a finite RLIMIT_RTTIME is in the way"), "{lines:?}");
 }
 
 #[test]
