@@ -469,7 +469,9 @@ fn jr9_a_request_over_the_size_limit_is_answered_and_ends_the_run() {
 
 #[test]
 fn jr10_a_misspelt_limit_is_refused_and_the_right_one_holds() {
-    let sleep = r#""command":["sleep","60.10"]"#;
+    // Told from the sleeps of another run of this test on the same machine.
+    let seconds = format!("60.{}", std::process::id());
+    let sleep = format!(r#""command":["sleep","{seconds}"]"#);
     let misspelt = ["timeout_s", "Timeout_ms", "timeoutMs", "timeout_ms", "time_out", "limit"];
     let requests = misspelt.map(|name| format!("{{{sleep},\"{name}\":1}}"));
     let table: Vec<_> = misspelt
@@ -480,13 +482,13 @@ fn jr10_a_misspelt_limit_is_refused_and_the_right_one_holds() {
     check_refusals(&table);
 
     for stream in [false, true] {
-        let request = json!({ "command": ["sleep", "60.10"], "timeout": 0.1, "stream": stream });
+        let request = json!({ "command": ["sleep", &seconds], "timeout": 0.1, "stream": stream });
         let run = feed(&[], request.to_string().as_bytes());
         let last = run.answers.last().unwrap();
         assert_eq!(last["status"], "timed_out", "stream {stream}");
         assert!(run.elapsed < Duration::from_secs(5), "stream {stream}: {:?}", run.elapsed);
     }
-    assert_eq!(processes_with("sleep 60.10"), [0; 0], "nothing is left");
+    assert_eq!(processes_with(&format!("sleep {seconds}")), [0; 0], "nothing is left");
 }
 
 #[test]
