@@ -24,6 +24,7 @@ pub(crate) fn capture(producer: &str, bytes: u64, rounds: usize) -> Vec<Figure> 
         "timeout": 600,
     });
     let check = |answer: &Value| {
+        assert_eq!(answer["status"], "exited", "signal {}", answer["signal"]);
         assert_eq!(answer["stdout_bytes"], bytes, "all was received");
         assert_eq!(answer["stdout_truncated"], true);
     };
