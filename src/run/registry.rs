@@ -24,6 +24,10 @@ pub(super) struct Registry {
     marks: u64,
 }
 
+/// Marks of one process before the first is used again. A pid has at most 22 bits (proc(5),
+/// pid_max), and so all marks stay below 2^53.
+const MARKS_OF_A_PROCESS: u64 = 1 << 30;
+
 static REGISTRY: Mutex<Option<Registry>> = Mutex::new(None);
 
 /// Whether this process runs nothing but commands, one at a time, and had no children before: then
@@ -80,8 +84,9 @@ pub(super) fn start(spawn: impl FnOnce() -> io::Result<u32>) -> io::Result<Start
     let registry = registry.get_or_insert_default();
     let works = *registry.mark_use.get_or_insert_with(mark_use) == MarkUse::Works;
     let mark = works.then(|| {
-        registry.marks = (registry.marks + 1) % MARK_FIRST;
-        MARK_FIRST + registry.marks
+        registry.marks = (registry.marks + 1) % MARKS_OF_A_PROCESS;
+        // A part for each process, so that a command of another runcap never has the same one.
+        MARK_FIRST + u64::from(std::process::id()) * MARKS_OF_A_PROCESS + registry.marks
     });
     let pid = match mark {
         Some(mark) => with_mark(mark, spawn)?,
