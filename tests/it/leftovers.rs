@@ -425,7 +425,9 @@ fn a_nested_runcap_sets_no_mark_and_cleans_up_all_the_same() {
     assert_has(&answers[0], &json!({ "status": "exited", "killed_processes": 1 }));
     assert_has(&answers[1], &json!({ "status": "timed_out", "killed_processes": 1 }));
     let limit: Value = answers[2]["stdout"].as_str().expect("text").split_whitespace().collect();
-    assert_eq!(limit[3], ((1_u64 << 52) + 1).to_string(), "the outer one's first command");
+    // A part of all marks for each process, by its pid: this is the outer one's first.
+    let outers = (1_u64 << 52) + (u64::from(session.child.id()) << 30) + 1;
+    assert_eq!(limit[3], outers.to_string(), "the outer one's first command");
     assert_eq!(session.end().code(), Some(0));
 }
 
