@@ -86,10 +86,21 @@ pub(crate) fn timeout(grace: Option<u32>) -> Vec<Figure> {
 
 /// How long after its deadline the last of a shell and its 50 sleeps is gone, seen from outside.
 pub(crate) fn group_of_50(grace: Option<u32>) -> Vec<Figure> {
+    last_of_50("for i in $(seq 50); do sleep 30 & done; wait", 51, grace, 10.0)
+}
+
+/// The same for 50 sleeps that left the group: each leads a session, and its parent is gone.
+pub(crate) fn escaped_50(grace: Option<u32>) -> Vec<Figure> {
+    let script = "for i in $(seq 50); do (setsid sleep 30 &) </dev/null >/dev/null 2>&1; done; \
+                  exec sleep 30";
+    last_of_50(script, 51, grace, 50.0)
+}
+
+fn last_of_50(script: &str, count: usize, grace: Option<u32>, goal_ms: f64) -> Vec<Figure> {
     let timeout = Duration::from_secs(1);
-    let mark = mark("group");
+    let mark = mark("fifty");
     let request = json!({
-        "command": "for i in $(seq 50); do sleep 30 & done; wait",
+        "command": script,
         "timeout": timeout.as_secs_f64(),
         "env": env(&mark),
     });
@@ -98,7 +109,7 @@ pub(crate) fn group_of_50(grace: Option<u32>) -> Vec<Figure> {
     let mut late = Vec::new();
     for _ in 0..ROUNDS {
         session.send(&request);
-        let gone = last_end(&mark, 51);
+        let gone = last_end(&mark, count);
         let answer = session.answer();
         assert_eq!(answer["status"], "timed_out", "{answer}");
         let start = answer["start_time"].as_str().expect("a started command has a start_time");
@@ -107,11 +118,51 @@ pub(crate) fn group_of_50(grace: Option<u32>) -> Vec<Figure> {
     }
     let (middle, worst) = (median(&late), quantile(&late, 1.0));
     vec![
-        Figure::alone("all gone after deadline, ms", middle, Goal::Value(10.0)),
+        Figure::alone("all gone after deadline, ms", middle, Goal::Value(goal_ms)),
         Figure {
             raw: [late, vec![]],
-            ..Figure::alone("all gone, worst round, ms", worst, Goal::Value(10.0))
+            ..Figure::alone("all gone, worst round, ms", worst, Goal::Value(goal_ms))
         },
+    ]
+}
+
+/// What a command that leaves nothing pays for the look at its end: one look a sample, while this
+/// process has no children.
+pub(crate) fn leftovers_check() -> Vec<Figure> {
+    let mut samples: Vec<f64> = (0..10_000)
+        .map(|_| {
+            let start = Instant::now();
+            assert_eq!(runcap::run::count_strays(), 0);
+            milliseconds(start.elapsed()) * 1e3
+        })
+        .collect();
+    samples.sort_by(f64::total_cmp);
+    let (middle, worst) = (median(&samples), quantile(&samples, 0.99));
+    vec![
+        Figure::alone("median, us", middle, Goal::Value(30.0)),
+        Figure::alone("p99, us", worst, Goal::None),
+    ]
+}
+
+/// Ten thousand commands through one `runcap json`: what it holds after them against after the
+/// first hundred.
+pub(crate) fn ten_thousand() -> Vec<Figure> {
+    let mut session = Session::start();
+    let request = json!({"command": ["true"]});
+    let mut ask = |count| {
+        for _ in 0..count {
+            assert_eq!(session.ask(&request)["status"], "exited");
+        }
+        (session.resources(), session.rss_bytes())
+    };
+    let (before, rss_before) = ask(100);
+    let (after, rss_after) = ask(10_000);
+    let none = Goal::Value(0.0);
+    vec![
+        Figure::alone("RSS grown, bytes", rss_after - rss_before, Goal::Value(65_536.0)),
+        Figure::alone("descriptors left", after[0] - before[0], none),
+        Figure::alone("threads left", after[1] - before[1], none),
+        Figure::alone("children left, zombies too", after[2] - before[2], none),
     ]
 }
 

@@ -43,6 +43,9 @@ const ROWS: &[Row] = &[
     Row { name: "timeout/grace-default", measure: || ending::timeout(None) },
     Row { name: "timeout/group-of-50-grace-0", measure: || ending::group_of_50(Some(0)) },
     Row { name: "timeout/group-of-50-grace-default", measure: || ending::group_of_50(None) },
+    Row { name: "timeout/escaped-50-grace-0", measure: || ending::escaped_50(Some(0)) },
+    Row { name: "leftovers/check", measure: ending::leftovers_check },
+    Row { name: "leftovers/10000-commands", measure: ending::ten_thousand },
 ];
 
 fn main() {

@@ -105,6 +105,11 @@ impl Session {
         self.status("VmHWM") * 1024.0
     }
 
+    /// Resident set now, bytes.
+    pub(crate) fn rss_bytes(&self) -> f64 {
+        self.status("VmRSS") * 1024.0
+    }
+
     /// Open descriptors, threads and children.
     pub(crate) fn resources(&self) -> [f64; 3] {
         let pid = self.pid();
