@@ -113,7 +113,11 @@ pub(super) fn reap(leader: &Leader) -> bool {
             proc::process(*pid).filter(|process| process.start == *start)
         })
     };
-    for exiting in processes().filter(|process| process.life == Life::Exiting) {
+    let exiting = || processes().find(|process| process.life == Life::Exiting);
+    // Again and again, since a wait without a descriptor is short.
+    while let Some(exiting) = exiting()
+        && Instant::now() < give_up
+    {
         wait_for(&Member::new(&exiting), give_up);
     }
     let pids: Vec<u32> = seen.iter().map(|(pid, _)| *pid).collect();
