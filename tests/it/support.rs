@@ -401,7 +401,14 @@ impl std::fmt::Display for Mark {
 
 impl Drop for Mark {
     fn drop(&mut self) {
-        kill_all(&self.living());
+        // One that is being started just now is found the next time.
+        for _ in 0..100 {
+            let living = self.living();
+            if living.is_empty() {
+                break;
+            }
+            kill_all(&living);
+        }
     }
 }
 
