@@ -35,6 +35,11 @@ impl Members {
         !self.searched && registry::strays().is_empty()
     }
 
+    /// Whether the command's processes carry a mark.
+    pub(super) fn are_marked(&self) -> bool {
+        self.started.mark.is_some()
+    }
+
     /// Whether anything besides the leader was ever looked for.
     pub(super) fn searched(&self) -> bool {
         self.searched

@@ -39,6 +39,10 @@ impl Toll {
     /// Takes note of the command's live processes, which are about to be signalled.
     pub(super) fn record(&mut self, leader: &mut Leader) {
         self.add(&alive(leader));
+        if !leader.members.are_marked() {
+            // What is not seen now cannot be told later, when the signal has cut its descent.
+            self.add(&alive(leader));
+        }
     }
 
     fn add(&mut self, processes: &[Process]) {
@@ -55,13 +59,16 @@ impl Toll {
 /// Live processes of the command besides its leader.
 ///
 /// One that ends while it is looked at may have just started the next, which came here after the
-/// list was read. So a look that finds a new dead process and no live one proves nothing.
+/// list was read. So only two looks in a row that find nothing new and nothing alive prove that
+/// there is nothing.
 pub(super) fn alive(leader: &mut Leader) -> Vec<Process> {
+    let mut calm = 0;
     for _ in 0..ROUNDS_MAX {
         let known = leader.members.seen().len();
         let mut found = leader.members.find();
         found.retain(|process| process.life == Life::Running);
-        if !found.is_empty() || leader.members.seen().len() == known {
+        calm = if leader.members.seen().len() == known { calm + 1 } else { 0 };
+        if !found.is_empty() || calm == 2 {
             return found;
         }
     }

@@ -72,10 +72,15 @@ fn life(state: &str, flags: u32, threads: u32) -> Life {
 /// there, and the children of a thread that ended.
 ///
 /// Where the kernel has no children lists, every process is looked at, and the children of all
-/// threads are found.
+/// threads are found; twice, since one that starts meanwhile may get a number that was passed.
 pub(crate) fn own_children() -> Vec<u32> {
     let own = std::process::id();
-    task_children(own, own).unwrap_or_else(|_| Children::look().of(own))
+    task_children(own, own).unwrap_or_else(|_| {
+        let looks = [Children::look(), Children::look()];
+        let found: BTreeSet<u32> = looks.iter().filter_map(Children::orphans).flatten().collect();
+        let is_child = |pid: &u32| process(*pid).is_some_and(|process| process.parent == own);
+        found.into_iter().filter(is_child).collect()
+    })
 }
 
 /// Who is whose child, zombies too, for one look at many processes.
@@ -95,7 +100,9 @@ impl Children {
         let all = self.all.as_ref()?;
         let known: BTreeSet<u32> = all.iter().map(|process| process.pid).collect();
         let own = std::process::id();
-        let came = |process: &&Process| process.parent == own || !known.contains(&process.parent);
+        // Who has no parent in this PID namespace (0) never was anybody's here.
+        let lost = |parent| parent != 0 && !known.contains(&parent);
+        let came = |process: &&Process| process.parent == own || lost(process.parent);
         Some(all.iter().filter(came).map(|process| process.pid).collect())
     }
 
