@@ -21,6 +21,8 @@
 //!     merge_stderr: false,
 //!     leftovers: Leftovers::Kill,
 //!     rlimits: Rlimits::default(),
+//!     inherit_output: false,
+//!     new_session: false,
 //!     die_with_parent: false,
 //! };
 //! let mut stdout = Capture::new(limit.cap, limit.keep)?;
@@ -80,6 +82,7 @@ pub mod cli;
 pub mod doctor;
 pub mod json;
 pub mod live;
+pub mod mirror;
 
 #[doc(hidden)]
 pub use sys::feature;

@@ -93,13 +93,13 @@ impl<'a> Events<'a> {
     }
 }
 
-impl Observer for &Events<'_> {
-    fn started(&mut self, pid: u32) {
+impl Observer for Events<'_> {
+    fn started(&self, pid: u32) {
         self.lock().start = Some(pid);
         self.send_if_free(|_| true, |_| Ok(()));
     }
 
-    fn tick(&mut self) {
+    fn tick(&self) {
         self.send_if_free(|out| out.last.elapsed() >= PING_AFTER, event::write_ping);
     }
 }

@@ -6,6 +6,7 @@ use std::io;
 use std::time::{Duration, SystemTime};
 
 use crate::quote::quoted;
+use crate::sys::signal::{PIPE as SIGPIPE, TERM as SIGTERM};
 
 /// What is known of a command that was started.
 #[derive(Debug, Clone)]
@@ -142,10 +143,42 @@ impl std::error::Error for StartError {
 
 /// Exit code of runcap when a command was stopped at its output limit.
 pub const EXIT_OUTPUT_LIMIT: u8 = 123;
-/// Exit code of runcap when a command timed out.
+/// Exit code of runcap when a command timed out, as timeout(1).
 pub const EXIT_TIMED_OUT: u8 = 124;
-/// Exit code of runcap when runcap itself failed or was called wrongly.
+/// Exit code of runcap when runcap itself failed or was called wrongly, as timeout(1).
 pub const EXIT_FAILURE: u8 = 125;
+/// Exit code of runcap when a program could not be executed, as POSIX shells.
+pub const EXIT_NOT_EXECUTABLE: u8 = 126;
+/// Exit code of runcap when a program was not found, as POSIX shells.
+pub const EXIT_NOT_FOUND: u8 = 127;
+
+impl Outcome {
+    /// The exit code of a runcap that ran this one command; `told` is the signal that told runcap to
+    /// end, if one did.
+    pub fn exit_code(&self, told: Option<i32>) -> u8 {
+        match (self.end, self.leader) {
+            (End::TimedOut, _) => EXIT_TIMED_OUT,
+            (End::OutputLimit(_), _) => EXIT_OUTPUT_LIMIT,
+            (End::Canceled(Cancel::Requested), _) => exit_code_of_signal(told.unwrap_or(SIGTERM)),
+            (End::Canceled(Cancel::ReaderGone), _) => exit_code_of_signal(SIGPIPE),
+            (End::Finished, Some(Exit::Code(code))) => u8::try_from(code).unwrap_or(u8::MAX),
+            (End::Finished, Some(Exit::Signal(signal))) => exit_code_of_signal(signal),
+            // Somebody else took the status.
+            (End::Finished, None) => EXIT_FAILURE,
+        }
+    }
+}
+
+impl StartError {
+    /// The exit code of a runcap that was to run this one command.
+    pub fn exit_code(&self) -> u8 {
+        match self.stage {
+            Stage::NotFound => EXIT_NOT_FOUND,
+            Stage::NotExecutable | Stage::Interpreter | Stage::Arguments => EXIT_NOT_EXECUTABLE,
+            Stage::Cwd | Stage::Resources => EXIT_FAILURE,
+        }
+    }
+}
 
 /// Exit code of runcap when the command died of `signal`, or runcap was told to end by it.
 pub fn exit_code_of_signal(signal: i32) -> u8 {

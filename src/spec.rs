@@ -26,12 +26,14 @@ pub struct Spec {
     pub cwd: Option<PathBuf>,
     /// The child's environment.
     pub env: Env,
-    /// What the child reads.
+    /// What the child finds on descriptor 0.
     pub stdin: Stdin,
     /// When the command is ended, counted from its start; `None` is never.
     pub timeout: Option<Duration>,
     /// Time between TERM and KILL once the command must end; zero is KILL at once.
     pub grace: Duration,
+    /// Descriptors 1 and 2 are runcap's own: nothing is read, and no limit below applies.
+    pub inherit_output: bool,
     /// Bounds of standard output.
     pub stdout: Limit,
     /// Bounds of standard error; unused with `merge_stderr`.
@@ -42,6 +44,8 @@ pub struct Spec {
     pub leftovers: Leftovers,
     /// Resource limits set on the child, see setrlimit(2).
     pub rlimits: Rlimits,
+    /// The leader begins a session of its own, without a terminal.
+    pub new_session: bool,
     /// The leader is killed when the thread that runs it dies, SIGKILL of runcap included.
     pub die_with_parent: bool,
 }
@@ -62,6 +66,10 @@ pub enum Stdin {
     Null,
     /// A pipe that is fed these bytes while output is read, then closed.
     Bytes(Vec<u8>),
+    /// This file, from where it stands.
+    File(std::fs::File),
+    /// runcap's own.
+    Inherit,
 }
 
 /// How much of one stream is kept, which part, and what happens past it.
@@ -73,6 +81,41 @@ pub struct Limit {
     pub keep: Keep,
     /// What the first byte past the cap does.
     pub overflow: Overflow,
+}
+
+/// What was said of a stream's limit, or of both streams'.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// The cap, 1 to [`CAP_MAX_BYTES`].
+    pub cap: Option<usize>,
+    /// Which part is kept.
+    pub keep: Option<Keep>,
+    /// What the first byte past the cap does.
+    pub overflow: Option<Overflow>,
+}
+
+impl Part {
+    /// What is said here, or else in `general`.
+    pub fn or(self, general: Part) -> Part {
+        Part {
+            cap: self.cap.or(general.cap),
+            keep: self.keep.or(general.keep),
+            overflow: self.overflow.or(general.overflow),
+        }
+    }
+
+    /// Whether it asks for a part that a stopped stream cannot keep: its end is not known.
+    pub fn keeps_what_stop_cannot(&self) -> bool {
+        let other = self.keep.is_some_and(|keep| keep != Keep::Head);
+        other && self.overflow == Some(Overflow::Stop)
+    }
+
+    /// The limit, with `cap` and `keep` where nothing is said; a stopped stream keeps its head.
+    pub fn limit(self, cap: usize, keep: Keep) -> Limit {
+        let overflow = self.overflow.unwrap_or(Overflow::Discard);
+        let keep = if overflow == Overflow::Stop { Keep::Head } else { keep };
+        Limit { cap: self.cap.unwrap_or(cap), keep: self.keep.unwrap_or(keep), overflow }
+    }
 }
 
 /// Which part of a stream is kept once it passes its cap.
@@ -94,6 +137,14 @@ pub enum Overflow {
     /// The command is killed at once, without grace.
     Stop,
 }
+
+/// Every [`Keep`] by the name it has in every dialect.
+pub const KEEP: [(&str, Keep); 3] =
+    [("head", Keep::Head), ("tail", Keep::Tail), ("head+tail", Keep::HeadTail)];
+
+/// Every [`Overflow`] by the name it has in every dialect.
+pub const OVERFLOW: [(&str, Overflow); 2] =
+    [("discard", Overflow::Discard), ("stop", Overflow::Stop)];
 
 /// What happens to processes of the command that outlive its leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -498,6 +498,8 @@ fn spec(stdout: Limit, stderr: Limit) -> Spec {
         merge_stderr: false,
         leftovers: Leftovers::Kill,
         rlimits: Rlimits::default(),
+        inherit_output: false,
+        new_session: false,
         die_with_parent: false,
     }
 }

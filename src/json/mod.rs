@@ -13,7 +13,7 @@ use crate::live::{EventSink, Events};
 use crate::outcome::{
     Cancel, EXIT_FAILURE, End, Outcome, Stage, StartError, Stream, exit_code_of_signal,
 };
-use crate::run::{self, Concurrency, Control, EndSignals, Observer, Sink, Sinks};
+use crate::run::{self, Concurrency, Control, EndSignals, Inheritance, Observer, Sink, Sinks};
 use crate::say;
 use crate::spec::{Limit, Overflow};
 use crate::sys;
@@ -67,7 +67,8 @@ pub fn serve_stdin(options: &Options) -> u8 {
 }
 
 fn try_serve(options: &Options) -> Result<bool, Failure> {
-    run::prepare_process(Concurrency::OneAtATime).map_err(Failure::Prepare)?;
+    run::prepare_process(Concurrency::OneAtATime, Inheritance::Withheld)
+        .map_err(Failure::Prepare)?;
     let end = run::watch_ending_signals().map_err(Failure::Prepare)?;
     let stdin = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(Failure::Stdin)?);
     let stdout = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(Failure::Stdout)?);
@@ -199,7 +200,7 @@ impl Front {
         let events = Events::new(&self.stdout, request.encoding);
         let mut out = events.sink(Stream::Stdout, request.spec.stdout.cap);
         let mut err = events.sink(Stream::Stderr, request.spec.stderr.cap);
-        let outcome = self.run(request, &mut out, &mut err, Some(&mut &events));
+        let outcome = self.run(request, &mut out, &mut err, Some(&events));
         out.finish().and_then(|()| err.finish()).map_err(Failure::Stdout)?;
         let output = |sink: &EventSink<'_, '_>| Output::Sent {
             received: sink.received(),
@@ -214,13 +215,13 @@ impl Front {
         request: &Request,
         stdout: &'a mut dyn Sink,
         stderr: &'a mut dyn Sink,
-        observer: Option<&'a mut dyn Observer>,
+        observer: Option<&'a dyn Observer>,
     ) -> Result<Outcome, StartError> {
         let control = Control {
-            stop: Some(self.end.stop()),
-            kill: Some(self.end.kill()),
+            end: Some(self.end),
             reader: Some(self.stdout.as_fd()),
             observer,
+            ..Control::none()
         };
         run::run(&request.spec, Sinks { stdout, stderr }, control)
     }

@@ -45,6 +45,11 @@ impl Leader {
         self.ended
     }
 
+    /// The signal by which the leader has stopped since this was last asked.
+    pub(super) fn has_stopped(&mut self) -> Option<i32> {
+        process::has_stopped(self.pid)
+    }
+
     /// Sends `signal` to the leader's group, and to the leader where it left its group. Nobody
     /// gets it twice: a second TERM means "at once" to many programs.
     pub(super) fn signal_group(&self, signal: i32) {

@@ -12,6 +12,7 @@ mod registry;
 mod spawn;
 mod supervise;
 mod sweep;
+mod terminal;
 
 use std::io::{self, PipeReader, PipeWriter, pipe};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant, SystemTime};
 pub use copy::Sink;
 pub use keeper::{KEPT_STREAMS_MAX, kept_streams};
 pub use spawn::DEFAULT_PATH;
+pub use terminal::Terminal;
 
 use crate::outcome::{End, Exit, Outcome, Stage, StartError, Stream};
 use crate::spec::{Leftovers, Spec, Stdin};
@@ -53,30 +55,42 @@ pub struct Sinks<'a> {
 
 /// Who may end a command early, and who wants to hear of it.
 pub struct Control<'a> {
-    /// Readable once the command must end, as at a deadline. It stays readable.
-    pub stop: Option<BorrowedFd<'a>>,
-    /// Readable once the command must end without grace. It stays readable.
-    pub kill: Option<BorrowedFd<'a>>,
+    /// Who may tell this process to end.
+    pub end: Option<EndSignals>,
+    /// Instead of the grace of the spec, when this process was told to end; the command then gets
+    /// the signal that this process got.
+    pub forward_grace: Option<Duration>,
+    /// The terminal that the command shares with this process.
+    pub terminal: Option<&'a Terminal>,
+    /// Made readable when the command was made to end: a sink whose reader does not read gives up.
+    pub give_up: Option<&'a GiveUp>,
     /// Where the answer goes: the command is canceled when its reader is gone (POLLERR, POLLHUP).
     pub reader: Option<BorrowedFd<'a>>,
     /// Told the leader's pid before any output is passed on, and then again and again.
-    pub observer: Option<&'a mut dyn Observer>,
+    pub observer: Option<&'a dyn Observer>,
 }
 
 impl Control<'_> {
     /// Nobody: the command ends by itself or at its deadline.
     pub fn none() -> Control<'static> {
-        Control { stop: None, kill: None, reader: None, observer: None }
+        Control {
+            end: None,
+            forward_grace: None,
+            terminal: None,
+            give_up: None,
+            reader: None,
+            observer: None,
+        }
     }
 }
 
 /// Hears of a command while it runs, on the thread that runs it; so it must never block.
 pub trait Observer {
     /// The command was started.
-    fn started(&mut self, pid: u32);
+    fn started(&self, pid: u32);
 
     /// Called about every [`TICK`] while the command runs.
-    fn tick(&mut self);
+    fn tick(&self);
 }
 
 /// Time between two calls of [`Observer::tick`].
@@ -91,20 +105,32 @@ pub enum Concurrency {
     Many,
 }
 
+/// What commands get of what this process inherited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Inheritance {
+    /// Nothing: descriptors beyond 0, 1 and 2 are closed in them, ignored signals get their default
+    /// action back.
+    Withheld,
+    /// Those descriptors, and HUP, INT and QUIT ignored where they were: a command then finds what
+    /// it would find without runcap.
+    PassedOn,
+}
+
 /// Puts this process in order for running commands and nothing else; call it once, before the
 /// first.
 ///
-/// Descriptors that it inherited beyond 0, 1 and 2 become close-on-exec, signals that it inherited
-/// as ignored get their default back in its children, a write past RLIMIT_FSIZE becomes an error,
-/// and the process becomes a subreaper: orphans come to it, and it reaps every child that is not
-/// a command's leader. Children that it has already are never signalled.
+/// What it inherited is withheld from commands or passed on, a write past RLIMIT_FSIZE becomes an
+/// error, and the process becomes a subreaper: orphans come to it, and it reaps every child that is
+/// not a command's leader. Children that it has already are never signalled.
 ///
 /// # Errors
 /// When inherited descriptors cannot be kept from the commands.
-pub fn prepare_process(concurrency: Concurrency) -> io::Result<()> {
-    sys::signal::restore_defaults();
+pub fn prepare_process(concurrency: Concurrency, inheritance: Inheritance) -> io::Result<()> {
+    sys::signal::restore_defaults(inheritance == Inheritance::PassedOn);
     sys::signal::survive_file_size_limit();
-    sys::signal::keep_descriptors_from_children()?;
+    if inheritance == Inheritance::Withheld {
+        sys::signal::keep_descriptors_from_children()?;
+    }
     // Without it (before Linux 3.4) orphans go to PID 1, and only the group is left to go by.
     let _ = sys::process::become_subreaper();
     registry::take_over(concurrency == Concurrency::OneAtATime);
@@ -115,6 +141,25 @@ pub fn prepare_process(concurrency: Concurrency) -> io::Result<()> {
     Ok(())
 }
 
+/// Tells sinks that what they cannot write now is not worth a wait.
+#[derive(Debug)]
+pub struct GiveUp(Event);
+
+impl GiveUp {
+    /// Nobody gives up yet.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn new() -> io::Result<GiveUp> {
+        Ok(GiveUp(Event::new()?))
+    }
+
+    /// Readable for good once sinks must give up.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// The descriptors that end what runs when runcap is told to end.
 #[derive(Debug, Clone, Copy)]
 pub struct EndSignals {
@@ -123,12 +168,12 @@ pub struct EndSignals {
 }
 
 impl EndSignals {
-    /// Readable from the first signal on, see [`Control::stop`].
+    /// Readable from the first signal on: the command ends as at a deadline.
     pub fn stop(&self) -> BorrowedFd<'static> {
         self.stop.as_fd()
     }
 
-    /// Readable from the second signal on, see [`Control::kill`].
+    /// Readable from the second signal on: the command ends without grace.
     pub fn kill(&self) -> BorrowedFd<'static> {
         self.kill.as_fd()
     }
@@ -169,15 +214,22 @@ pub fn run(spec: &Spec, sinks: Sinks<'_>, control: Control<'_>) -> Result<Outcom
     // Borrowed again for as long as the threads live, which is shorter than the caller's loan.
     let sinks = Sinks { stdout: &mut *sinks.stdout, stderr: &mut *sinks.stderr };
     let (ended, leader, held) = thread::scope(|scope| {
-        let mut control = control;
         let threads = Threads::start(scope, spec, sinks, &shared)
             .map_err(|source| resources(spec, source))?;
-        let mut leader = Leader::new(plan.start(stdio)?);
-        if let Some(observer) = &mut control.observer {
+        let foreground = control.terminal.and_then(Terminal::foreground_at_start);
+        let mut leader = Leader::new(plan.start(stdio, foreground)?);
+        if let Some(observer) = control.observer {
             observer.started(leader.pid());
         }
         threads.hand_over(ours);
+        let (terminal, give_up) = (control.terminal, control.give_up);
         let ended = supervise::supervise(spec, &mut leader, &shared, control, start);
+        if let Some(terminal) = terminal {
+            terminal.take_back(leader.pid());
+        }
+        if let (Some(give_up), true) = (give_up, ended.end != End::Finished) {
+            give_up.0.notify();
+        }
         shared.stop();
         Ok((ended, leader, threads.join()))
     })?;
@@ -230,20 +282,26 @@ fn resources(spec: &Spec, source: io::Error) -> StartError {
 /// runcap's ends of the command's pipes, each `None` where there is no pipe.
 struct Ours {
     stdin: Option<PipeWriter>,
-    stdout: PipeReader,
+    stdout: Option<PipeReader>,
     stderr: Option<PipeReader>,
 }
 
 /// The command's three descriptors, and our ends of them.
 fn pipes(spec: &Spec) -> io::Result<([Stdio; 3], Ours)> {
-    let (stdin, feed) = match spec.stdin {
+    let (stdin, feed) = match &spec.stdin {
         Stdin::Null => (Stdio::null(), None),
+        Stdin::Inherit => (Stdio::inherit(), None),
+        Stdin::File(file) => (Stdio::from(file.try_clone()?), None),
         Stdin::Bytes(_) => {
             let (child, ours) = pipe()?;
             sys::pipe::set_nonblocking(ours.as_fd())?;
             (Stdio::from(child), Some(ours))
         }
     };
+    if spec.inherit_output {
+        let stdio = [stdin, Stdio::inherit(), Stdio::inherit()];
+        return Ok((stdio, Ours { stdin: feed, stdout: None, stderr: None }));
+    }
     let (stdout, child_stdout) = pipe()?;
     sys::pipe::set_nonblocking(stdout.as_fd())?;
     let (stderr, child_stderr) = if spec.merge_stderr {
@@ -254,14 +312,14 @@ fn pipes(spec: &Spec) -> io::Result<([Stdio; 3], Ours)> {
         (Some(ours), child)
     };
     let stdio = [stdin, Stdio::from(child_stdout), Stdio::from(child_stderr)];
-    Ok((stdio, Ours { stdin: feed, stdout, stderr }))
+    Ok((stdio, Ours { stdin: feed, stdout: Some(stdout), stderr }))
 }
 
 /// The threads of one command. They exist before it does, so that a thread that cannot be had is
 /// a clean refusal, and wait for their pipe; without one they end.
 struct Threads<'scope> {
     feeder: Option<Worker<'scope, PipeWriter>>,
-    stdout: Worker<'scope, PipeReader>,
+    stdout: Option<Worker<'scope, PipeReader>>,
     stderr: Option<Worker<'scope, PipeReader>>,
 }
 
@@ -273,7 +331,7 @@ impl<'scope> Threads<'scope> {
         shared: &'env Shared,
     ) -> io::Result<Threads<'scope>> {
         let feeder = match &spec.stdin {
-            Stdin::Null => None,
+            Stdin::Null | Stdin::File(_) | Stdin::Inherit => None,
             Stdin::Bytes(bytes) => Some(Worker::start(scope, move |pipe| {
                 copy::feed(pipe, bytes, shared);
                 None
@@ -287,13 +345,16 @@ impl<'scope> Threads<'scope> {
                 (state != State::Ended).then_some(pipe)
             })
         };
-        let stdout = copier(Stream::Stdout, sinks.stdout, spec.stdout.overflow)?;
-        let stderr = if spec.merge_stderr {
-            shared.set_state(Stream::Stderr, State::Ended);
-            None
-        } else {
-            Some(copier(Stream::Stderr, sinks.stderr, spec.stderr.overflow)?)
+        let copier_unless = |inherited: bool, stream, sink, overflow| {
+            if inherited {
+                shared.set_state(stream, State::Ended);
+                return Ok(None);
+            }
+            copier(stream, sink, overflow).map(Some)
         };
+        let (none, merged) = (spec.inherit_output, spec.inherit_output || spec.merge_stderr);
+        let stdout = copier_unless(none, Stream::Stdout, sinks.stdout, spec.stdout.overflow)?;
+        let stderr = copier_unless(merged, Stream::Stderr, sinks.stderr, spec.stderr.overflow)?;
         Ok(Threads { feeder, stdout, stderr })
     }
 
@@ -302,7 +363,9 @@ impl<'scope> Threads<'scope> {
         if let (Some(worker), Some(pipe)) = (&self.feeder, ours.stdin) {
             worker.give(pipe);
         }
-        self.stdout.give(ours.stdout);
+        if let (Some(worker), Some(pipe)) = (&self.stdout, ours.stdout) {
+            worker.give(pipe);
+        }
         if let (Some(worker), Some(pipe)) = (&self.stderr, ours.stderr) {
             worker.give(pipe);
         }
@@ -312,7 +375,7 @@ impl<'scope> Threads<'scope> {
     fn join(self) -> Vec<PipeReader> {
         self.feeder.and_then(Worker::join);
         let stderr = self.stderr.and_then(Worker::join);
-        self.stdout.join().into_iter().chain(stderr).collect()
+        self.stdout.and_then(Worker::join).into_iter().chain(stderr).collect()
     }
 }
 

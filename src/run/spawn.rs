@@ -3,14 +3,15 @@
 //! The only place that starts a process. std's `Command` uses posix_spawn (vfork-like: no copy of
 //! the page tables, so its cost does not grow with runcap's memory) as long as the program is a
 //! path and nothing has to run between fork and exec. So the program is looked up here, in the
-//! child's own `PATH`, and only `rlimits` and
-//! `die_with_parent` take the fork path. The loser was a fork of our own for
-//! everything: measured, 50 times slower with 1 GB touched.
+//! child's own `PATH`, and only limits, `die_with_parent`, a new session and handing over a terminal
+//! take the fork path. The loser was a fork of our own for everything: measured, 50 times slower with
+//! 1 GB touched.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, ErrorKind};
+use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -55,15 +56,24 @@ pub(super) fn plan(spec: &Spec) -> Result<Plan<'_>, StartError> {
 }
 
 impl Plan<'_> {
-    /// Starts the leader with these three descriptors; they are closed here when it has them.
+    /// Starts the leader with these three descriptors, in the foreground of the terminal `foreground`
+    /// if that is given; the three are closed here when it has them.
     ///
     /// # Errors
     /// Any stage; nothing of the command ran.
-    pub(super) fn start(&self, stdio: [Stdio; 3]) -> Result<Started, StartError> {
+    pub(super) fn start(
+        &self,
+        stdio: [Stdio; 3],
+        foreground: Option<RawFd>,
+    ) -> Result<Started, StartError> {
         let spec = self.spec;
         let [stdin, stdout, stderr] = stdio;
         let mut command = Command::new(&self.program);
-        command.arg0(&spec.argv[0]).args(&spec.argv[1..]).process_group(0);
+        command.arg0(&spec.argv[0]).args(&spec.argv[1..]);
+        // A session's leader leads a group too, and the leader of a group cannot begin a session.
+        if !spec.new_session {
+            command.process_group(0);
+        }
         command.stdin(stdin).stdout(stdout).stderr(stderr);
         if let Some(cwd) = &spec.cwd {
             command.current_dir(cwd);
@@ -72,9 +82,9 @@ impl Plan<'_> {
             command.env_clear();
         }
         command.envs(spec.env.set.iter().map(|(key, value)| (key, value)));
-        if spec.rlimits.any() || spec.die_with_parent {
+        if sys::exec::needs_code(spec, foreground) {
             let env = whole_env(&spec.env);
-            sys::exec::exec_in_child(&mut command, &self.program, env, spec)
+            sys::exec::exec_in_child(&mut command, &self.program, env, spec, foreground)
                 .map_err(|source| self.error(source))?;
         }
         spawn_when_not_busy(&mut command).map_err(|source| self.error(source))

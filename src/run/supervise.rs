@@ -12,7 +12,8 @@ use crate::sys::signal::{CONT, KILL, TERM};
 use super::copy::{Shared, State};
 use super::leader::{Leader, Member};
 use super::sweep::{Toll, alive, sweep};
-use super::{Control, DRAIN, KILL_WAIT, TICK};
+use super::terminal::Terminal;
+use super::{Control, DRAIN, KILL_WAIT, TICK, told_to_end};
 
 /// How often a process is looked at that there is no descriptor for.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -53,6 +54,7 @@ struct Supervisor<'a> {
     end: End,
     living: Vec<Process>,
     toll: Toll,
+    forward_grace: Option<Duration>,
 }
 
 /// Watches the command until its streams have ended or are given up, and ends it and what it left
@@ -61,21 +63,25 @@ pub(super) fn supervise(
     spec: &Spec,
     leader: &mut Leader,
     shared: &Shared,
-    mut control: Control<'_>,
+    control: Control<'_>,
     start: Instant,
 ) -> Ended {
     // A deadline past the end of the clock is no deadline.
     let deadline = spec.timeout.and_then(|timeout| start.checked_add(timeout));
     let mut next_tick = start + TICK;
     let (end, living, toll) = (End::Finished, Vec::new(), Toll::default());
-    let mut command = Supervisor { spec, leader, shared, end, living, toll };
+    let forward_grace = control.forward_grace;
+    let mut command = Supervisor { spec, leader, shared, end, living, toll, forward_grace };
     let mut phase = Phase::Running;
     while !matches!(phase, Phase::Done) {
         let signs = command.wait(&control, &phase, deadline, next_tick);
+        if let (Some(terminal), Phase::Running) = (control.terminal, &phase) {
+            terminal.follow(command.leader);
+        }
         let now = Instant::now();
         if now >= next_tick {
             next_tick = now + TICK;
-            if let Some(observer) = &mut control.observer {
+            if let Some(observer) = control.observer {
                 observer.tick();
             }
         }
@@ -160,12 +166,14 @@ impl Supervisor<'_> {
             (End::OutputLimit(_), Some(stream)) => End::OutputLimit(stream),
             (reason, _) => reason,
         };
-        let grace = self.spec.grace;
+        let told = self.forward_grace.zip(told_to_end());
+        let told = told.filter(|_| reason == End::Canceled(Cancel::Requested));
+        let (grace, signal) = told.unwrap_or((self.spec.grace, TERM));
         if matches!(reason, End::OutputLimit(_)) || grace.is_zero() {
             return self.kill(now);
         }
         self.toll.record(self.leader);
-        self.leader.signal_group(TERM);
+        self.leader.signal_group(signal);
         // A stopped process takes TERM only once it continues.
         self.leader.signal_group(CONT);
         // A grace past the end of the clock is as long as the clock.
@@ -241,8 +249,11 @@ impl Supervisor<'_> {
         // These descriptors stay ready once they are, so each is polled only where it decides.
         let running = matches!(phase, Phase::Running);
         let ending = matches!(phase, Phase::Terminating { .. });
-        let (stop, reader) = if running { (control.stop, control.reader) } else { (None, None) };
-        let kill = control.kill.filter(|_| running || ending);
+        let stop = control.end.map(|end| end.stop()).filter(|_| running);
+        let kill = control.end.map(|end| end.kill()).filter(|_| running || ending);
+        let reader = control.reader.filter(|_| running);
+        let terminal = control.terminal.filter(|_| running).map(Terminal::fds);
+        let [children, stop_key] = terminal.map_or([None; 2], |fds| fds.map(Some));
         let now = Instant::now();
         let tick = control.observer.is_some().then_some(next_tick);
         let look_again = matches!(process, Some(None)).then(|| now + LOOK_AGAIN);
@@ -253,6 +264,8 @@ impl Supervisor<'_> {
             PollFd::new(stop, Interest::Read),
             PollFd::new(kill, Interest::Read),
             PollFd::new(reader, Interest::Gone),
+            PollFd::new(children, Interest::Read),
+            PollFd::new(stop_key, Interest::Read),
         ];
         // A poll that fails (out of kernel memory) sees nothing: the loop goes on by its clock.
         let _ = poll(&mut fds, until.map(|until| until.saturating_duration_since(now)));

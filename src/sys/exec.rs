@@ -2,13 +2,14 @@
 
 use std::ffi::{CString, OsString};
 use std::io;
+use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::ptr;
 
-use super::rlimit;
+use super::{rlimit, terminal};
 use crate::spec::Spec;
 
 /// Whether runcap may execute the file, or enter the directory, at `path`.
@@ -23,10 +24,16 @@ pub(crate) fn may_execute(path: &Path) -> io::Result<()> {
     super::check(result).map(drop)
 }
 
-/// Makes `command` set `limits` on the child, with `die_with_parent` tie its life to that of the
-/// calling thread (PR_SET_PDEATHSIG(2const)), and execute `program` itself.
+/// Whether `spec`, or handing a terminal over, needs code of ours in the child.
+pub(crate) fn needs_code(spec: &Spec, foreground: Option<RawFd>) -> bool {
+    spec.rlimits.any() || spec.die_with_parent || spec.new_session || foreground.is_some()
+}
+
+/// Makes the child of `command` begin a session, take the foreground of the terminal `foreground`,
+/// set its limits, tie its life to that of the calling thread (PR_SET_PDEATHSIG(2const)), each where
+/// it is asked for, and execute `program` itself.
 ///
-/// This takes std's fork path, since posix_spawn has no place for either. There std would call
+/// This takes std's fork path, since posix_spawn has no place for any of it. There std would call
 /// execvp, which hands a script without `#!` to a shell under glibc and not under musl; with an
 /// execve of our own it fails the same way everywhere.
 ///
@@ -37,6 +44,7 @@ pub(crate) fn exec_in_child(
     program: &Path,
     env: Vec<(OsString, OsString)>,
     spec: &Spec,
+    foreground: Option<RawFd>,
 ) -> io::Result<()> {
     let env = env.into_iter().map(|(mut variable, value)| {
         variable.push("=");
@@ -48,6 +56,8 @@ pub(crate) fn exec_in_child(
         argv: CStrings::new(spec.argv.iter().cloned())?,
         env: CStrings::new(env)?,
         limits: rlimit::Settings::new(&spec.rlimits),
+        new_session: spec.new_session,
+        foreground,
         die_with: spec.die_with_parent.then(|| std::process::id() as libc::pid_t),
     };
     // SAFETY: between fork and exec `become_image` makes only async-signal-safe calls and
@@ -62,15 +72,32 @@ struct Image {
     argv: CStrings,
     env: CStrings,
     limits: rlimit::Settings,
+    new_session: bool,
+    foreground: Option<RawFd>,
     die_with: Option<libc::pid_t>,
 }
 
 impl Image {
-    /// Sets the limits and executes the program; returns only with the reason why not.
+    /// Does what was asked for and executes the program; returns only with the reason why not.
     fn become_image(&self) -> io::Error {
-        if let Err(error) = self.limits.apply() {
-            return error;
+        match self.prepare() {
+            Ok(()) => self.execute(),
+            Err(error) => error,
         }
+    }
+
+    fn prepare(&self) -> io::Result<()> {
+        if self.new_session {
+            // SAFETY: setsid takes nothing.
+            super::check(unsafe { libc::setsid() })?;
+        }
+        if let Some(terminal) = self.foreground {
+            // SAFETY: getpid takes nothing and cannot fail.
+            let group = unsafe { libc::getpid() };
+            // The terminal may have hung up or moved on: no reason not to run.
+            let _ = terminal::set_foreground_raw(terminal, group);
+        }
+        self.limits.apply()?;
         if let Some(parent) = self.die_with {
             let signal = libc::SIGKILL as libc::c_ulong;
             // SAFETY: PR_SET_PDEATHSIG takes one number.
@@ -78,9 +105,13 @@ impl Image {
             // A parent that died before the call above sends nothing any more.
             // SAFETY: getppid takes nothing and cannot fail.
             if unsafe { libc::getppid() } != parent {
-                return io::Error::from_raw_os_error(libc::ESRCH);
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
         }
+        Ok(())
+    }
+
+    fn execute(&self) -> io::Error {
         // SAFETY: a path and two null-terminated arrays of NUL-terminated strings, all alive.
         unsafe {
             libc::execve(self.program.as_ptr(), self.argv.pointers(), self.env.pointers());

@@ -12,6 +12,7 @@ pub(crate) mod proc;
 pub(crate) mod process;
 pub(crate) mod rlimit;
 pub(crate) mod signal;
+pub(crate) mod terminal;
 
 use std::io;
 

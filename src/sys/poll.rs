@@ -91,8 +91,13 @@ impl Event {
 
     /// Makes the event silent again.
     pub(crate) fn clear(&self) {
+        self.take();
+    }
+
+    /// Makes the event silent again; whether it was readable.
+    pub(crate) fn take(&self) -> bool {
         // EAGAIN says that it was silent already.
-        let _ = io::Read::read(&mut &self.0, &mut [0; 8]);
+        io::Read::read(&mut &self.0, &mut [0; 8]).is_ok()
     }
 }
 

@@ -95,6 +95,19 @@ pub(crate) fn has_ended(pid: u32) -> io::Result<bool> {
     Ok(unsafe { info.si_pid() } != 0)
 }
 
+/// The signal by which child `pid` has stopped since this was last asked; it is not reaped.
+pub(crate) fn has_stopped(pid: u32) -> Option<i32> {
+    // SAFETY: an all-zero siginfo_t is a valid value of that plain C struct.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let options = libc::WSTOPPED | libc::WNOHANG;
+    // SAFETY: `info` is a siginfo_t of ours that outlives the call.
+    let asked = unsafe { libc::waitid(libc::P_PID, pid, &mut info, options) };
+    // SAFETY: after a successful waitid si_pid is set: 0 when no child had stopped, else its pid.
+    let stopped = asked == 0 && unsafe { info.si_pid() } != 0;
+    // SAFETY: for a stopped child si_status is the signal.
+    stopped.then(|| unsafe { info.si_status() })
+}
+
 /// How a child ended and what it used.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reaped {

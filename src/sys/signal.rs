@@ -2,12 +2,15 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use super::feature::{Feature, allowed};
 use super::poll::Event;
 
-pub(crate) use libc::{SIGCONT as CONT, SIGKILL as KILL, SIGTERM as TERM};
+pub(crate) use libc::{
+    SIGCONT as CONT, SIGKILL as KILL, SIGPIPE as PIPE, SIGTERM as TERM, SIGTSTP as TSTP,
+    SIGTTIN as TTIN, SIGTTOU as TTOU,
+};
 
 /// Signals that end a program, and that a caller may have runcap ignore (nohup, a shell's
 /// background job).
@@ -21,9 +24,13 @@ const ENDING: [libc::c_int; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, lib
 /// takes the default back for the others: an ignored SIGCHLD would lose every exit status
 /// (wait(2)). SIGPIPE stays ignored here, so that a broken pipe is an error and no death; std
 /// gives the child the default back.
-pub(crate) fn restore_defaults() {
+///
+/// With `pass_on` HUP, INT and QUIT stay ignored in children too, as under nohup(1).
+pub(crate) fn restore_defaults(pass_on: bool) {
+    let passed_on = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
     for signal in 1..=libc::SIGRTMAX() {
-        if signal != libc::SIGPIPE && is_ignored(signal) {
+        let stays = signal == libc::SIGPIPE || pass_on && passed_on.contains(&signal);
+        if !stays && is_ignored(signal) {
             let handler = if ENDING.contains(&signal) { nothing() } else { libc::SIG_DFL };
             // SAFETY: SIG_DFL runs no code of ours, and `nothing` touches nothing.
             unsafe { libc::signal(signal, handler) };
@@ -92,7 +99,45 @@ pub(crate) fn told_to_end() -> Option<i32> {
     Some(TOLD.load(Ordering::Acquire)).filter(|signal| *signal != 0)
 }
 
-/// Makes `event` readable whenever a child ends.
+/// What the handlers of the terminal's signals notify, or -1.
+static STOP_KEY: AtomicI32 = AtomicI32::new(-1);
+
+/// Whether this process was continued since it last stopped itself.
+static CONTINUED: AtomicBool = AtomicBool::new(false);
+
+/// Takes TSTP, which a terminal sends for Ctrl-Z: it makes `event` readable.
+pub(crate) fn watch_stop_key(event: &'static Event) {
+    extern "C" fn continued(_: libc::c_int) {
+        CONTINUED.store(true, Ordering::Release);
+    }
+    STOP_KEY.store(event.as_fd().as_raw_fd(), Ordering::Release);
+    let handler: extern "C" fn(libc::c_int) = continued;
+    handle(libc::SIGCONT, handler as libc::sighandler_t);
+    handle_stop_key();
+}
+
+fn handle_stop_key() {
+    extern "C" fn stop_key(_: libc::c_int) {
+        notify(&STOP_KEY);
+    }
+    let handler: extern "C" fn(libc::c_int) = stop_key;
+    handle(libc::SIGTSTP, handler as libc::sighandler_t);
+}
+
+/// Stops this process's group, as the terminal would for Ctrl-Z, and returns once this process is
+/// continued. False when nobody would continue it, so that the kernel did not stop it: the group
+/// is orphaned (setpgid(2)).
+pub(crate) fn stop_own_group() -> bool {
+    CONTINUED.store(false, Ordering::Release);
+    // SAFETY: SIG_DFL runs no code of ours.
+    unsafe { libc::signal(libc::SIGTSTP, libc::SIG_DFL) };
+    // SAFETY: kill takes two plain numbers; 0 is this process's own group.
+    unsafe { libc::kill(0, libc::SIGTSTP) };
+    handle_stop_key();
+    CONTINUED.load(Ordering::Acquire)
+}
+
+/// Makes `event` readable whenever a child ends or stops.
 pub(crate) fn watch_children(event: &'static Event) {
     extern "C" fn child_ended(_: libc::c_int) {
         notify(&CHILDREN);

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use runcap::capture::Capture;
 use runcap::feature::{Feature, take_away};
-use runcap::run::{Concurrency, Control, Sinks, prepare_process};
+use runcap::run::{Concurrency, Control, Inheritance, Sinks, prepare_process};
 use runcap::spec::{Env, Keep, Leftovers, Limit, Overflow, Rlimits, Spec, Stdin};
 
 /// Runs `runcap ARGS` in this process, which does without the interfaces of LIST (separated by
@@ -58,7 +58,8 @@ pub(crate) fn leave_group(sleep: &str) {
 /// Runs SCRIPT `count` times at once through the library, each with its number in `$I`, and
 /// prints `NUMBER CODE MILLISECONDS TEXT` a line as each ends; TEXT is its output on one line.
 pub(crate) fn at_once(count: usize, script: &str) {
-    prepare_process(Concurrency::Many).expect("this process can run commands");
+    prepare_process(Concurrency::Many, Inheritance::Withheld)
+        .expect("this process can run commands");
     thread::scope(|scope| {
         for number in 0..count {
             scope.spawn(move || {
@@ -66,7 +67,7 @@ pub(crate) fn at_once(count: usize, script: &str) {
                 let mut stdout = Capture::new(spec.stdout.cap, Keep::Head).expect("memory");
                 let mut stderr = Capture::new(spec.stderr.cap, Keep::Head).expect("memory");
                 let sinks = Sinks { stdout: &mut stdout, stderr: &mut stderr };
-                let control = Control { stop: None, kill: None, reader: None, observer: None };
+                let control = Control::none();
                 let outcome = runcap::run::run(&spec, sinks, control).expect("it starts");
                 let text = String::from_utf8_lossy(stdout.head()).replace('\n', " ");
                 let millis = outcome.duration.as_millis();
@@ -90,6 +91,8 @@ fn spec_of(number: usize, script: &str) -> Spec {
         merge_stderr: false,
         leftovers: Leftovers::Kill,
         rlimits: Rlimits::default(),
+        inherit_output: false,
+        new_session: false,
         die_with_parent: false,
     }
 }

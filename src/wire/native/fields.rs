@@ -12,7 +12,7 @@ use serde_core::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visit
 use serde_json::value::RawValue;
 
 use crate::quote::quoted;
-use crate::spec::{Keep, Overflow, Rlimits};
+use crate::spec::{KEEP, OVERFLOW, Part, Rlimits};
 
 use super::request::Refusal;
 use super::syntax::{no_object, offset, without_place};
@@ -52,40 +52,18 @@ pub(super) struct Fields {
     pub(super) tag: Option<String>,
 }
 
-/// What was said of a stream's limit, or of both.
-#[derive(Default, Clone, Copy)]
-pub(super) struct Part {
-    pub(super) cap: Option<usize>,
-    pub(super) keep: Option<Keep>,
-    pub(super) overflow: Option<Overflow>,
-}
-
-impl Part {
-    pub(super) fn or(self, general: Part) -> Part {
-        Part {
-            cap: self.cap.or(general.cap),
-            keep: self.keep.or(general.keep),
-            overflow: self.overflow.or(general.overflow),
-        }
+/// Takes the value of one of the three keys of a stream's limit; `None` for another key.
+fn set_part(part: &mut Part, key: &str, value: &Scalar) -> Option<Result<(), String>> {
+    fn store<T>(slot: &mut Option<T>, value: Result<T, String>) -> Result<(), String> {
+        value.map(|value| *slot = Some(value))
     }
-
-    /// Takes the value of one of its three keys; `None` for another key.
-    fn set(&mut self, key: &str, value: &Scalar) -> Option<Result<(), String>> {
-        fn store<T>(slot: &mut Option<T>, value: Result<T, String>) -> Result<(), String> {
-            value.map(|value| *slot = Some(value))
-        }
-        Some(match key {
-            "max_output_size" => store(&mut self.cap, cap(value)),
-            "keep" => store(&mut self.keep, one_of(value, &KEEP)),
-            "overflow" => store(&mut self.overflow, one_of(value, &OVERFLOW)),
-            _ => return None,
-        })
-    }
+    Some(match key {
+        "max_output_size" => store(&mut part.cap, cap(value)),
+        "keep" => store(&mut part.keep, one_of(value, &KEEP)),
+        "overflow" => store(&mut part.overflow, one_of(value, &OVERFLOW)),
+        _ => return None,
+    })
 }
-
-const KEEP: [(&str, Keep); 3] =
-    [("head", Keep::Head), ("tail", Keep::Tail), ("head+tail", Keep::HeadTail)];
-const OVERFLOW: [(&str, Overflow); 2] = [("discard", Overflow::Discard), ("stop", Overflow::Stop)];
 
 /// Characters of a field's name that an answer shows.
 const NAME_MAX: usize = 80;
@@ -154,7 +132,7 @@ impl Fields {
             "leftovers" => self.leave = one_of(value, &[("kill", false), ("leave", true)])?,
             "stream" => self.stream = boolean(value)?,
             "tag" => self.tag = Some(text(value)?),
-            _ => match self.both.set(key, value) {
+            _ => match set_part(&mut self.both, key, value) {
                 Some(result) => result?,
                 None => {
                     return Err(format!("unknown field {}: the fields are {NAMES}", quoted(key)));
@@ -278,7 +256,7 @@ impl Fields {
         map: &mut A,
     ) -> Result<(), A::Error> {
         let mut part = Part::default();
-        self.read_object(field, map, |key, value| part.set(key, value))?;
+        self.read_object(field, map, |key, value| set_part(&mut part, key, value))?;
         *(if field == "stdout_limit" { &mut self.stdout } else { &mut self.stderr }) = part;
         Ok(())
     }

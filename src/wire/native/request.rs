@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use serde_core::de::DeserializeSeed;
 
-use crate::spec::{DEFAULT_GRACE, Env, Keep, Leftovers, Limit, Overflow, Spec, Stdin};
+use crate::spec::{DEFAULT_GRACE, Env, Keep, Leftovers, Limit, Part, Spec, Stdin};
 use crate::wire::base64;
 use crate::wire::json_string::unescape_in_place;
 use crate::wire::time::HumanDuration;
 
-use super::fields::{Fields, FieldsReader, Part};
+use super::fields::{Fields, FieldsReader};
 
 pub use super::fields::ARGUMENTS_MAX_BYTES;
 
@@ -122,16 +122,13 @@ impl Fields {
         };
         let mut lowered = None;
         let mut limit = |part: Part, keep: Keep| {
-            let part = part.or(self.both);
-            let overflow = part.overflow.unwrap_or(Overflow::Discard);
-            let unlimited = self.stream && part.cap.is_none();
-            let cap = if unlimited { usize::MAX } else { part.cap.unwrap_or(bounds.cap) };
+            let cap = if self.stream { usize::MAX } else { bounds.cap };
+            let keep = if self.stream { Keep::Head } else { keep };
+            let limit = part.or(self.both).limit(cap, keep);
             let held = !self.stream && !self.no_capture;
-            let ceiling = bounds.cap_ceiling.filter(|ceiling| held && *ceiling < cap);
+            let ceiling = bounds.cap_ceiling.filter(|ceiling| held && *ceiling < limit.cap);
             lowered = lowered.or(ceiling);
-            let plain = self.stream || overflow == Overflow::Stop;
-            let keep = part.keep.unwrap_or(if plain { Keep::Head } else { keep });
-            Limit { cap: ceiling.unwrap_or(cap), keep, overflow }
+            Limit { cap: ceiling.unwrap_or(limit.cap), ..limit }
         };
         let stdout = limit(self.stdout, Keep::Head);
         let stderr = limit(self.stderr, Keep::HeadTail);
@@ -142,11 +139,13 @@ impl Fields {
             stdin,
             timeout: Some(self.timeout.unwrap_or(bounds.timeout)),
             grace: self.grace.unwrap_or(DEFAULT_GRACE),
+            inherit_output: false,
             stdout,
             stderr,
             merge_stderr: self.merge_stderr,
             leftovers: if self.leave { Leftovers::Leave } else { Leftovers::Kill },
             rlimits: self.rlimits,
+            new_session: false,
             die_with_parent: false,
         };
         Ok(Request {
@@ -194,12 +193,12 @@ impl Fields {
         }
         let (both, stream) = (self.both, self.stream);
         for (field, part) in [("stdout_limit", self.stdout), ("stderr_limit", self.stderr)] {
-            let Part { keep, overflow, .. } = part.or(both);
-            let other = keep.is_some_and(|keep| keep != Keep::Head);
+            let whole = part.or(both);
+            let other = whole.keep.is_some_and(|keep| keep != Keep::Head);
             let field = if part.keep.is_some() { &format!("{field}.keep") } else { "keep" };
             if other && stream {
                 self.refuse(field, "stream: true keeps the head: leave keep out");
-            } else if other && overflow == Some(Overflow::Stop) {
+            } else if whole.keeps_what_stop_cannot() {
                 self.refuse(field, "overflow: stop keeps the head: leave keep out");
             }
         }

@@ -63,6 +63,8 @@ fn spec(script: &str) -> Spec {
         merge_stderr: false,
         leftovers: Leftovers::Kill,
         rlimits: Rlimits::default(),
+        inherit_output: false,
+        new_session: false,
         die_with_parent: false,
     }
 }

@@ -1,5 +1,8 @@
 //! The command line: what was typed, turned into what a mode needs.
 
+mod run;
+mod values;
+
 use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::time::Duration;
@@ -10,9 +13,6 @@ use crate::doctor;
 use crate::json;
 use crate::outcome::EXIT_FAILURE;
 use crate::say;
-use crate::spec::CAP_MAX_BYTES;
-use crate::wire::size::parse_size;
-use crate::wire::time::{Bare, parse_duration};
 
 /// Runs commands within bounds that hold: output, time, memory and leftovers.
 #[derive(Debug, Parser)]
@@ -24,6 +24,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Mode {
+    /// Runs one command, and ends with its exit code.
+    ///
+    /// Without output limits the command has runcap's own stdin, stdout and stderr. With
+    /// --max-output-size, --stdout-limit, --stderr-limit, --merge-stderr or --json runcap reads its
+    /// output and passes it on.
+    ///
+    /// Example: runcap run -t 5m --max-output-size 4M -- make test
+    Run(Box<run::Run>),
     /// Ends with 0 when every request on stdin was carried out, whatever the commands did.
     ///
     /// Reads JSON requests from stdin, runs one after the other and writes one JSON answer a line
@@ -40,16 +48,16 @@ enum Mode {
 #[derive(Debug, Args)]
 struct Json {
     /// Bytes kept of each stream, where a request does not say.
-    #[arg(long, value_name = "SIZE", default_value = "10M", value_parser = cap)]
+    #[arg(long, value_name = "SIZE", default_value = "10M", value_parser = values::cap)]
     max_output_size: usize,
     /// Timeout, where a request does not say.
-    #[arg(long, value_name = "DUR", default_value = "60s", value_parser = duration)]
+    #[arg(long, value_name = "DUR", default_value = "60s", value_parser = values::timeout)]
     default_timeout: Duration,
     /// Longest timeout and grace; a request for more is refused.
-    #[arg(long, value_name = "DUR", default_value = "24h", value_parser = duration)]
+    #[arg(long, value_name = "DUR", default_value = "24h", value_parser = values::timeout)]
     max_timeout: Duration,
     /// Bytes of one request; a larger one is refused and ends the run.
-    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = values::size)]
     max_request_size: usize,
     /// Kill the running command when runcap dies, however that happens.
     #[arg(long)]
@@ -67,6 +75,7 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> u8 {
         }
     };
     match cli.mode {
+        Mode::Run(options) => run::main(*options),
         Mode::Doctor => match doctor::write_report(&mut std::io::stdout()) {
             Ok(()) => 0,
             // Nobody reads on: that is the reader's choice.
@@ -90,22 +99,4 @@ pub fn main(arguments: impl Iterator<Item = OsString>) -> u8 {
             die_with_parent: options.die_with_parent,
         }),
     }
-}
-
-fn size(text: &str) -> Result<usize, String> {
-    let bytes = parse_size(text).map_err(|error| error.to_string())?;
-    let bytes = usize::try_from(bytes).map_err(|_| format!("{bytes} bytes are too many"))?;
-    if bytes == 0 { Err("the least is 1".to_owned()) } else { Ok(bytes) }
-}
-
-fn cap(text: &str) -> Result<usize, String> {
-    match size(text)? {
-        bytes if bytes > CAP_MAX_BYTES => Err(format!("the most is {CAP_MAX_BYTES} bytes")),
-        bytes => Ok(bytes),
-    }
-}
-
-fn duration(text: &str) -> Result<Duration, String> {
-    let duration = parse_duration(text, Bare::Seconds).map_err(|error| error.to_string())?;
-    if duration.is_zero() { Err("it must be above zero".to_owned()) } else { Ok(duration) }
 }
