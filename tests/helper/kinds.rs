@@ -2,6 +2,7 @@
 //! circumstances.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::thread;
@@ -53,6 +54,19 @@ pub(crate) fn leave_group(sleep: &str) {
     rustix::process::setpgid(None, Some(group)).expect("a group of this session");
     sleeper.wait().expect("it is a child");
     thread::sleep(Duration::from_secs(1000));
+}
+
+/// Becomes PROGRAM as the leader of a session whose controlling terminal is the one at the path
+/// TERMINAL.
+pub(crate) fn on_terminal(terminal: &str, program: &str, args: &[String]) -> ! {
+    rustix::process::setsid().expect("not the leader of a group");
+    // The first terminal that a leader without one opens becomes the session's (tty_ioctl(4)).
+    let terminal = File::options().read(true).write(true).open(terminal).expect("a terminal");
+    rustix::stdio::dup2_stdin(&terminal).expect("0 can be replaced");
+    rustix::stdio::dup2_stdout(&terminal).expect("1 can be replaced");
+    rustix::stdio::dup2_stderr(&terminal).expect("2 can be replaced");
+    drop(terminal);
+    panic!("{program}: {}", Command::new(program).args(args).exec());
 }
 
 /// Runs SCRIPT `count` times at once through the library, each with its number in `$I`, and

@@ -35,6 +35,9 @@ fn main() -> ExitCode {
         (Some("at-once"), [count, script]) => {
             kinds::at_once(count.parse().expect("a number"), script);
         }
+        (Some("on-terminal"), [terminal, program, args @ ..]) => {
+            kinds::on_terminal(terminal, program, args);
+        }
         (Some("runcap-without"), [list, args @ ..]) => kinds::runcap_without(list, args),
         (Some(part), rest) if part.starts_with("tree-") || part == "hop" => {
             tree_part(part, rest);

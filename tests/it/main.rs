@@ -14,6 +14,7 @@ mod output_cap;
 mod readme;
 mod shutdown;
 mod stdin;
+mod terminal;
 mod tidy;
 mod timeout_kill;
 mod trees;
