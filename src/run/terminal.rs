@@ -76,12 +76,14 @@ impl Terminal {
             let had_terminal = self.is_with(leader.pid());
             self.take_back(leader.pid());
             let stopped = stop_own_group();
-            if stopped && (had_terminal || wants_terminal) {
-                self.give(leader.pid());
-            }
-            // Where nobody continues runcap's group nobody stopped it: the command stays stopped,
-            // and its deadline ends it.
-            if stopped {
+            // Where nobody would continue runcap's group the kernel does not stop it: the leader of
+            // a session, as in a container. Started without runcap the command would be of that
+            // group and not stop for Ctrl-Z either. One that wants the terminal and cannot have it
+            // stays stopped, and its deadline ends it.
+            if stopped || signal == TSTP {
+                if had_terminal || wants_terminal {
+                    self.give(leader.pid());
+                }
                 leader.signal_group(CONT);
             }
         }

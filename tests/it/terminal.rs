@@ -320,6 +320,25 @@ fn a_new_window_size_reaches_the_command() {
 }
 
 #[test]
+fn ctrl_z_does_not_strand_the_command_of_a_session_leader() {
+    // Nobody would continue runcap, so the kernel does not stop it: as in a container.
+    let runcap = env!("CARGO_BIN_EXE_runcap");
+    for (name, script, rest) in [
+        ("with the terminal", "echo up; read x; exit 4", ""),
+        // No second process: one that is stopped between vfork and exec holds up its parent.
+        ("in a pipeline", "echo up >&2; exec sleep 0.5", "| (cat >/dev/null; exit 4)"),
+    ] {
+        let script = format!("exec {runcap} run -- sh -c '{script}' {rest}");
+        let mut pty = Pty::start("bash", &["-c", &format!("set -o pipefail; {script}")]);
+        pty.wait_for("up");
+        pty.press(CTRL_Z);
+        pty.wait_for("^Z");
+        pty.press("\n");
+        assert_eq!(pty.end(), 4, "{name}");
+    }
+}
+
+#[test]
 fn a_session_that_hangs_up_takes_the_command_along() {
     for limits in ["", "--max-output-size 1K"] {
         let mark = Mark::new();
