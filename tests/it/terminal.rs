@@ -273,7 +273,6 @@ fn from_the_background_the_terminal_is_never_taken() {
 fn settings_of_the_terminal_stay_as_they_were() {
     for limits in ["", "--max-output-size 1K", "--json"] {
         let mut pty = Pty::sh(&format!("read a; $RUNCAP run {limits} -- echo up; read b"));
-        wait_until("the shell runs", || children(pty.leader()).is_empty() && pty.leader() != 0);
         let before = format!("{:?}", pty.settings());
         pty.press("\n");
         pty.wait_for("up");
@@ -288,19 +287,19 @@ fn settings_of_the_terminal_stay_as_they_were() {
 #[test]
 fn with_limits_a_command_has_no_terminal() {
     for limits in ["--max-output-size 1M", "--stdout-limit 1M", "--merge-stderr", "--json"] {
+        let mark = Mark::new();
         let mut pty = Pty::sh(&format!(
-            "$RUNCAP run {limits} -- sh -c 'read x </dev/tty; echo failed=$?; exec sleep 1000'"
+            "$RUNCAP run {limits} -- sh -c 'read x </dev/tty; echo failed=$?; exec {mark}'"
         ));
+        let command = mark.sleeper();
         let runcap = runcap_under(pty.leader());
-        let command = command_under(runcap);
         if limits != "--json" {
             // Passed on while it runs.
             pty.wait_for("failed=");
         }
-        wait_until("a session of its own", || alive(command).session == command);
-        assert_eq!(alive(runcap).session, pty.leader());
+        assert_eq!(alive(command).session, command, "{limits}");
+        assert_eq!(alive(runcap).session, pty.leader(), "{limits}");
         assert_eq!(pty.foreground(), pty.leader(), "{limits}");
-        wait_until("it does not stop", || alive(command).state == 'S');
         send(command, Signal::TERM);
         pty.end();
         assert!(pty.shown().contains("failed="), "{limits}: {}", pty.shown());

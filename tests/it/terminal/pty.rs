@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Termios, Winsize, tcgetattr, tcgetpgrp, tcsetwinsize};
@@ -24,6 +25,8 @@ pub struct Pty {
     keyboard: File,
     /// All that was shown so far.
     screen: Arc<Mutex<Vec<u8>>>,
+    /// Collects it, until the kernel hangs the terminal up.
+    display: Option<JoinHandle<()>>,
     leader: Child,
 }
 
@@ -47,8 +50,8 @@ impl Pty {
         let keyboard = File::from(keyboard);
         let display = keyboard.try_clone().expect("a descriptor");
         let shown = Arc::clone(&screen);
-        std::thread::spawn(move || show(display, &shown));
-        Pty { keyboard, screen, leader }
+        let display = Some(std::thread::spawn(move || show(display, &shown)));
+        Pty { keyboard, screen, display, leader }
     }
 
     /// Starts a shell on the script; `$RUNCAP` is the program. It has no job control.
@@ -115,13 +118,17 @@ impl Pty {
         u32::from_str_radix(flags.trim(), 8).expect("an octal number") & 0o4000 != 0
     }
 
-    /// Waits for the leader's end and returns its exit code, 128+n for signal n.
+    /// Waits for the leader's end, with which the terminal is hung up, and for all that was shown;
+    /// returns the leader's exit code, 128+n for signal n.
     pub fn end(&mut self) -> i32 {
         let mut status = None;
         wait_until("the program ends", || {
             status = self.leader.try_wait().expect("it is a child");
             status.is_some()
         });
+        if let Some(display) = self.display.take() {
+            display.join().expect("it does not panic");
+        }
         let status = status.expect("it has ended");
         status.code().or(status.signal().map(|signal| 128 + signal)).expect("it has ended")
     }
