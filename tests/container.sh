@@ -67,6 +67,8 @@ else
     wait_for "the Docker engine; its log ends: $(tail -n 3 "$scratch/log")" engine_answers
 fi
 
+# Lines of README stand here as they stand there, without indentation: a test compares them.
+
 # The image, in the two ways that README shows.
 mkdir "$scratch/image"
 cp "$binary" "$scratch/image/runcap"
@@ -77,10 +79,13 @@ FROM scratch
 COPY runcap busybox /
 ENTRYPOINT ["/runcap"]
 END
+# The builder that comes with the engine.
 export DOCKER_BUILDKIT=0
-docker build --quiet --tag runcap-box . 2>/dev/null
-check 'an image FROM scratch runs' 'hi' \
-    "$(docker run --rm --network none runcap-box run -- /busybox echo hi)"
+built=$(
+docker build --tag runcap-box .
+docker run --rm --network none runcap-box run --timeout 10s -- /busybox echo hi
+)
+check 'an image FROM scratch runs' $'*\nhi' "$built"
 docker rmi -f runcap-box >/dev/null
 tar -c runcap busybox | docker import - runcap-box
 docker run -d --name box --memory 32m --network none runcap-box /busybox sleep 3600
@@ -117,8 +122,9 @@ check 'docker exec -i answers' \
     "$answer"
 
 # `runcap run` as the first process of a container.
-docker run --rm --network none runcap-box /runcap run --max-output-size 1K -- /busybox seq 100000 \
-    >"$scratch/out" 2>"$scratch/err"
+{
+docker run --rm --network none runcap-box /runcap run --max-output-size 1K -- /busybox seq 100000
+} >"$scratch/out" 2>"$scratch/err"
 check 'run: the first KiB' "$(/bin/busybox seq 100000 | head -c 1024)" "$(cat "$scratch/out")"
 check 'run: a line says so' 'runcap: stdout: kept the first 1024 of 588895 bytes' \
     "$(cat "$scratch/err")"

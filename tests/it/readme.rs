@@ -2,6 +2,7 @@
 //!
 //! A ```sh block is run; the ```json or ```text block that follows it is what it prints. A block
 //! with cargo or rustup in it is not run inside a test: .ci/run runs it, and must hold its lines.
+//! One with docker in it, and a ```dockerfile, must stand in tests/container.sh, which it runs too.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -38,6 +39,9 @@ fn a_wrong_line_of_readme_is_found() {
         ("a cargo line that nobody runs", "\ncargo test\n", "\ncargo test --all\n"),
         ("a build that nobody runs", "cargo build --release", "cargo build -r"),
         ("an unknown kind of block", "```json", "```jsonc"),
+        ("a line of docker that nobody runs", "--memory 32m", "--memory 64m"),
+        ("an image that nobody builds", "COPY runcap busybox /", "COPY runcap /"),
+        ("a wrong line on stderr", "the last 838860 of", "the last 838861 of"),
     ];
     for (name, right, wrong) in rows {
         let planted = README.replacen(right, wrong, 1);
@@ -140,6 +144,69 @@ fn exit_codes_are_those_of_readme() {
 }
 
 #[test]
+fn the_options_of_run_are_those_of_readme() {
+    let help = runcap().args(["run", "--help"]).output().expect("the program starts").stdout;
+    let help = String::from_utf8(help).expect("help is text");
+    let options = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
+    let options = options.filter(|line| line.contains("--") && !line.starts_with("-h,"));
+    let options = options.map(|line| {
+        let option = line.split("  ").next().expect("a line has a beginning");
+        option.replace(['<', '>', '[', ']'], "")
+    });
+    assert_eq!(names("### Options", "option"), options.collect::<BTreeSet<_>>());
+}
+
+#[test]
+fn what_a_run_ends_with_is_what_readme_says() {
+    let rows: [(&str, &[&str]); 9] = [
+        ("the command's", &["sh", "-c", "exit 33"]),
+        ("128+n", &["sh", "-c", "kill -9 $$"]),
+        ("123", &["--stdout-limit", "1K,stop", "yes"]),
+        ("124", &["--timeout", "0.01", "sleep", "9"]),
+        ("125", &["--no-such-option"]),
+        ("125", &["--cwd", "/no/such/directory", "true"]),
+        ("126", &["/etc/passwd"]),
+        ("127", &["no-such-program"]),
+        ("127", &["--json", "no-such-program"]),
+    ];
+    let table = table("### How it ends", "exit code");
+    let codes: BTreeSet<_> = table.iter().map(|cells| cells[0].as_str()).collect();
+    assert_eq!(codes, rows.iter().map(|(code, _)| *code).collect());
+    for (code, arguments) in rows {
+        let mut run = runcap();
+        run.arg("run").args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
+        let ended = run.status().expect("the program starts").code().expect("it exits");
+        let expected = code.parse().unwrap_or(if code == "128+n" { 128 + 9 } else { 33 });
+        assert_eq!(ended, expected, "{arguments:?}");
+    }
+}
+
+#[test]
+fn lines_of_runcaps_own_are_those_of_readme() {
+    let background = "sleep 1 >/dev/null 2>&1 & echo 123";
+    let runs: [&[&str]; 4] = [
+        &["--max-output-size", "1M", "--no-stdin", "seq", "3000000"],
+        &["--timeout", "0.01", "sleep", "9"],
+        &["--stdout-limit", "1K,stop", "yes"],
+        &["--max-output-size", "9", "--leftovers", "leave", "sh", "-c", background],
+    ];
+    let mut seen = String::new();
+    for arguments in runs {
+        let mut run = runcap();
+        run.arg("run").args(arguments).stdout(Stdio::null());
+        let stderr = run.output().expect("the program starts").stderr;
+        seen.push_str(&String::from_utf8(stderr).expect("lines are text"));
+    }
+    // No test has a process that KILL does not end.
+    seen.push_str("runcap: a process could not be killed\n");
+    let shown = seen.replace("after 10ms", "after 30s");
+    for cells in table("### How it ends", "line") {
+        let line = backticked(&cells[0]).next().expect("a line");
+        assert!(shown.lines().any(|other| other == line), "{line} is not in\n{seen}");
+    }
+}
+
+#[test]
 fn the_numbers_of_readme_are_those_of_the_code() {
     let mib = |bytes: usize| bytes >> 20;
     let rows = [
@@ -172,7 +239,7 @@ fn blocks(readme: &str) -> Result<Vec<Block<'_>>, String> {
     let mut lines = readme.lines();
     while let Some(line) = lines.next() {
         let Some(language) = line.strip_prefix("```") else { continue };
-        if !["sh", "json", "text", "rust"].contains(&language) {
+        if !["sh", "json", "text", "rust", "dockerfile"].contains(&language) {
             return Err(format!("a block of an unknown kind: {line}"));
         }
         let body = lines.by_ref().take_while(|line| *line != "```");
@@ -183,10 +250,13 @@ fn blocks(readme: &str) -> Result<Vec<Block<'_>>, String> {
 
 fn check_commands(readme: &str) -> Result<(), String> {
     let blocks = blocks(readme)?;
-    for (at, block) in blocks.iter().enumerate().filter(|(_, block)| block.language == "sh") {
+    let commands = |block: &&Block| ["sh", "dockerfile"].contains(&block.language);
+    for (at, block) in blocks.iter().enumerate().filter(|(_, block)| commands(block)) {
         let shown = blocks.get(at + 1).filter(|next| ["json", "text"].contains(&next.language));
         let done = if ["cargo ", "rustup "].iter().any(|tool| block.text.contains(tool)) {
             check_in_ci(&block.text)
+        } else if block.language == "dockerfile" || block.text.contains("docker ") {
+            check_in_container(&block.text)
         } else {
             check_run(&block.text, shown)
         };
@@ -201,6 +271,13 @@ fn check_in_ci(script: &str) -> Result<(), String> {
     let ci = std::fs::read_to_string(path).expect(".ci/run is there");
     let missing = script.lines().find(|line| !ci.lines().any(|other| other.trim() == *line));
     missing.map_or(Ok(()), |line| Err(format!(".ci/run does not run: {line}")))
+}
+
+/// The whole text stands in tests/container.sh, line by line.
+fn check_in_container(text: &str) -> Result<(), String> {
+    let script = include_str!("../container.sh");
+    let found = script.contains(&format!("\n{text}"));
+    if found { Ok(()) } else { Err("it does not stand in tests/container.sh".to_owned()) }
 }
 
 /// Runs the script in an empty directory and compares what it prints.
