@@ -9,16 +9,25 @@
 mod ending;
 mod memory;
 mod report;
+mod run;
 mod spawn;
 mod tools;
 
 use report::{Figure, Report};
+use run::{HEAD, Pins, Producer, TAIL};
 
 /// One thing that is measured.
 struct Row {
     name: &'static str,
     measure: fn() -> Vec<Figure>,
 }
+
+const ONE_CORE: Pins = Pins::Cores { reader: "0", command: "0" };
+const TWO_CORES: Pins = Pins::Cores { reader: "1", command: "0" };
+const BLOCKS_1M: Producer = Producer::Blocks { bytes: 1 << 20, count: 1 << 10 };
+const BLOCKS_64K: Producer = Producer::Blocks { bytes: 1 << 16, count: 1 << 14 };
+/// Half of what the others write: it takes as long.
+const BLOCKS_4K: Producer = Producer::Blocks { bytes: 1 << 12, count: 1 << 17 };
 
 const ROWS: &[Row] = &[
     Row { name: "memory/ascii-300MB", measure: || memory::capture(memory::ASCII, 300_000_000, 7) },
@@ -34,6 +43,22 @@ const ROWS: &[Row] = &[
     Row { name: "memory/small-output", measure: memory::small_output },
     Row { name: "binary/size", measure: spawn::binary_size },
     Row { name: "binary/version", measure: spawn::version },
+    Row { name: "run/true-pinned", measure: || run::start(true) },
+    Row { name: "run/true-unpinned", measure: || run::start(false) },
+    Row { name: "run/head-64K-two-cores", measure: || HEAD.with(BLOCKS_64K, TWO_CORES, 0.50) },
+    Row { name: "run/head-64K-one-core", measure: || HEAD.with(BLOCKS_64K, ONE_CORE, 0.95) },
+    Row { name: "run/head-1M-two-cores", measure: || HEAD.with(BLOCKS_1M, TWO_CORES, 0.60) },
+    Row { name: "run/head-1M-one-core", measure: || HEAD.with(BLOCKS_1M, ONE_CORE, 0.90) },
+    Row { name: "run/head-4K-two-cores", measure: || HEAD.with(BLOCKS_4K, TWO_CORES, 1.10) },
+    Row { name: "run/head-4K-one-core", measure: || HEAD.with(BLOCKS_4K, ONE_CORE, 1.10) },
+    Row {
+        name: "run/head-zeros-unpinned",
+        measure: || HEAD.with(Producer::Zeros, Pins::None, 1.10),
+    },
+    Row { name: "run/tail-64K-two-cores", measure: || TAIL.with(BLOCKS_64K, TWO_CORES, 0.85) },
+    Row { name: "run/tail-64K-one-core", measure: || TAIL.with(BLOCKS_64K, ONE_CORE, 0.75) },
+    Row { name: "run/tail-4K-two-cores", measure: || TAIL.with(BLOCKS_4K, TWO_CORES, 1.30) },
+    Row { name: "run/tail-4K-one-core", measure: || TAIL.with(BLOCKS_4K, ONE_CORE, 1.30) },
     Row { name: "spawn/pinned", measure: || spawn::engine(true, 0) },
     Row { name: "spawn/unpinned", measure: || spawn::engine(false, 0) },
     Row { name: "spawn/pinned-1GB-touched", measure: || spawn::engine(true, 1 << 30) },

@@ -14,25 +14,30 @@ const MUSL: &str = "x86_64-unknown-linux-musl";
 /// The release build as it is shipped: one static musl binary. Built here when it is not there.
 pub(crate) fn runcap() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let output = Command::new(env!("CARGO"))
-            .args(["build", "--release", "--target", MUSL, "--bin", "runcap"])
-            .args(["--message-format", "json-render-diagnostics"])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .stderr(Stdio::inherit())
-            .output()
-            .expect("cargo starts");
-        assert!(
-            output.status.success(),
-            "the static build failed: is the target {MUSL} installed?"
-        );
-        let messages = String::from_utf8(output.stdout).expect("cargo writes text");
-        let messages = messages.lines().map(serde_json::from_str::<Value>);
-        let mut paths = messages.filter_map(|message| {
-            Some(PathBuf::from(message.expect("cargo writes JSON")["executable"].as_str()?))
-        });
-        paths.next_back().expect("cargo names the executable")
-    })
+    BUILT.get_or_init(|| build("--bin", "runcap"))
+}
+
+/// The program of tests/helper, built as runcap is.
+pub(crate) fn helper() -> &'static str {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| build("--example", "helper")).to_str().expect("the path is text")
+}
+
+fn build(kind: &str, name: &str) -> PathBuf {
+    let output = Command::new(env!("CARGO"))
+        .args(["build", "--release", "--target", MUSL, kind, name])
+        .args(["--message-format", "json-render-diagnostics"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("cargo starts");
+    assert!(output.status.success(), "the static build failed: is the target {MUSL} installed?");
+    let messages = String::from_utf8(output.stdout).expect("cargo writes text");
+    let messages = messages.lines().map(serde_json::from_str::<Value>);
+    let mut paths = messages.filter_map(|message| {
+        Some(PathBuf::from(message.expect("cargo writes JSON")["executable"].as_str()?))
+    });
+    paths.next_back().expect("cargo names the executable")
 }
 
 /// A static program that does nothing: what any program costs here.

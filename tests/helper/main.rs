@@ -7,7 +7,9 @@ mod proc;
 mod session;
 mod tree;
 
+use std::fs::File;
 use std::io::{BufWriter, Write, pipe, stdout};
+use std::os::fd::AsFd;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -19,6 +21,7 @@ fn main() -> ExitCode {
     match (sub_command.as_deref(), rest.as_slice()) {
         (Some("burn-cpu"), [ticks]) => burn_cpu(number(ticks)),
         (Some("touch-memory"), [mebibytes]) => touch_memory(number(mebibytes)),
+        (Some("produce"), [block, blocks]) => produce(number(block), number(blocks)),
         (Some("repeat"), [text, count]) => repeat(text, count.parse().expect("a number")),
         // What follows tells it apart from others.
         (Some("detached-sleep"), [seconds, ..]) => detached_sleep(number(seconds)),
@@ -83,6 +86,15 @@ fn tree_part(part: &str, rest: &[String]) {
             println!("trees {}", report.trees);
         }
         other => panic!("no such helper: {other:?}"),
+    }
+}
+
+/// Writes so many blocks of the same bytes, each in one write(2).
+fn produce(block_bytes: u64, blocks: u64) {
+    let block = vec![b'x'; usize::try_from(block_bytes).expect("it fits")];
+    let mut out = File::from(stdout().as_fd().try_clone_to_owned().expect("a descriptor"));
+    for _ in 0..blocks {
+        out.write_all(&block).expect("stdout can be written");
     }
 }
 
