@@ -33,6 +33,7 @@ use crate::sys::poll::Event;
 use copy::{Shared, State};
 use leader::Leader;
 use supervise::Ended;
+use terminal::recover;
 
 /// How long after the leader's end the ends of its streams are waited for: what a short-lived
 /// background process still writes is taken, one that holds the pipe does not hold runcap.
@@ -213,16 +214,19 @@ pub fn run(spec: &Spec, sinks: Sinks<'_>, control: Control<'_>) -> Result<Outcom
     let (start_time, start) = (SystemTime::now(), Instant::now());
     // Borrowed again for as long as the threads live, which is shorter than the caller's loan.
     let sinks = Sinks { stdout: &mut *sinks.stdout, stderr: &mut *sinks.stderr };
+    let terminal = control.terminal;
     let (ended, leader, held) = thread::scope(|scope| {
         let threads = Threads::start(scope, spec, sinks, &shared)
             .map_err(|source| resources(spec, source))?;
         let foreground = control.terminal.and_then(Terminal::foreground_at_start);
-        let mut leader = Leader::new(plan.start(stdio, foreground)?);
+        let started = plan.start(stdio, foreground);
+        // The child may have taken it before it failed to execute the program.
+        let mut leader = Leader::new(started.inspect_err(|_| recover(terminal, &[]))?);
         if let Some(observer) = control.observer {
             observer.started(leader.pid());
         }
         threads.hand_over(ours);
-        let (terminal, give_up) = (control.terminal, control.give_up);
+        let give_up = control.give_up;
         let ended = supervise::supervise(spec, &mut leader, &shared, control, start);
         if let Some(terminal) = terminal {
             terminal.take_back(leader.pid());
@@ -242,6 +246,7 @@ pub fn run(spec: &Spec, sinks: Sinks<'_>, control: Control<'_>) -> Result<Outcom
     };
     let all_reaped = sweep::reap(&leader);
     let reaped = leader.reap();
+    recover(terminal, &living);
     if !living.is_empty() || !all_reaped || reaped.is_none() {
         keeper::reap_from_now_on();
     }

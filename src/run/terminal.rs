@@ -7,8 +7,11 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::sys::poll::Event;
+use crate::sys::proc::Process;
+use crate::sys::process::group_exists;
 use crate::sys::signal::{CONT, TSTP, TTIN, TTOU, stop_own_group, watch_children, watch_stop_key};
 use crate::sys::terminal::{controlling, foreground, own_group, set_foreground};
 
@@ -21,6 +24,8 @@ pub struct Terminal {
     own_group: u32,
     /// Whether a command gets the foreground when it starts.
     from_start: bool,
+    /// Whether a command was given the foreground.
+    given: AtomicBool,
     /// Readable when a child has stopped or ended.
     children: &'static Event,
     /// Readable when Ctrl-Z was pressed while runcap's group had the foreground.
@@ -46,11 +51,13 @@ impl Terminal {
         let own_group = own_group();
         let from_start =
             foreground(std::io::stdout().as_fd()).is_ok_and(|group| group == own_group);
-        Ok(Some(Terminal { file, own_group, from_start, children, stop_key }))
+        let given = AtomicBool::new(false);
+        Ok(Some(Terminal { file, own_group, from_start, given, children, stop_key }))
     }
 
     /// The descriptor whose foreground a command takes when it starts.
     pub(super) fn foreground_at_start(&self) -> Option<RawFd> {
+        self.given.fetch_or(self.from_start, Ordering::Relaxed);
         self.from_start.then(|| self.file.as_raw_fd())
     }
 
@@ -91,7 +98,10 @@ impl Terminal {
 
     /// Gives the foreground to `group` if runcap's own group has it; whether it did.
     pub(super) fn give(&self, group: u32) -> bool {
-        self.is_with(self.own_group) && set_foreground(self.file.as_fd(), group).is_ok()
+        let given =
+            self.is_with(self.own_group) && set_foreground(self.file.as_fd(), group).is_ok();
+        self.given.fetch_or(given, Ordering::Relaxed);
+        given
     }
 
     /// Takes the foreground back from `group` if that has it.
@@ -104,5 +114,20 @@ impl Terminal {
 
     fn is_with(&self, group: u32) -> bool {
         foreground(self.file.as_fd()).is_ok_and(|now| now == group)
+    }
+}
+
+/// Takes back, once the command is over or could not be started, a foreground that it had and passed
+/// on: to a group that is no more, or to one of the processes it `left`.
+pub(super) fn recover(terminal: Option<&Terminal>, left: &[Process]) {
+    // It is somebody else's if the command never had it, or if a shell took it meanwhile.
+    let lost = |group| {
+        group == 0 || left.iter().any(|process| process.group == group) || !group_exists(group)
+    };
+    let given = |terminal: &&Terminal| terminal.given.load(Ordering::Relaxed);
+    let Some(terminal) = terminal.filter(given) else { return };
+    if foreground(terminal.file.as_fd()).is_ok_and(lost) {
+        // The terminal may have hung up: then nobody has it.
+        let _ = set_foreground(terminal.file.as_fd(), terminal.own_group);
     }
 }

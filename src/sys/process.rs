@@ -58,6 +58,20 @@ pub(crate) fn kill_group(group: u32, signal: i32) -> io::Result<()> {
     Ok(())
 }
 
+/// Sends `signal` to every process of this process's own group, itself included.
+pub(crate) fn signal_own_group(signal: i32) {
+    // SAFETY: kill takes two plain numbers; 0 is this process's own group, which is not empty.
+    unsafe { libc::kill(0, signal) };
+}
+
+/// Whether group `group` has a process, zombie or not.
+pub(crate) fn group_exists(group: u32) -> bool {
+    let group = libc::pid_t::try_from(group).expect("the kernel's pids fit pid_t");
+    // SAFETY: kill takes two plain numbers, and signal 0 asks only.
+    let asked = super::check(unsafe { libc::kill(-group, 0) });
+    group > 1 && asked.map_or_else(|error| error.raw_os_error() != Some(libc::ESRCH), |_| true)
+}
+
 /// The process group of `pid`, zombie or not.
 ///
 /// # Errors

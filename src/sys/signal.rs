@@ -131,8 +131,7 @@ pub(crate) fn stop_own_group() -> bool {
     CONTINUED.store(false, Ordering::Release);
     // SAFETY: SIG_DFL runs no code of ours.
     unsafe { libc::signal(libc::SIGTSTP, libc::SIG_DFL) };
-    // SAFETY: kill takes two plain numbers; 0 is this process's own group.
-    unsafe { libc::kill(0, libc::SIGTSTP) };
+    super::process::signal_own_group(libc::SIGTSTP);
     handle_stop_key();
     CONTINUED.load(Ordering::Acquire)
 }

@@ -4,7 +4,7 @@ mod pty;
 
 use std::time::{Duration, Instant};
 
-use crate::support::{Mark, Signal, Stat, children, is_alive, send, stat, wait_until};
+use crate::support::{Mark, Signal, Stat, children, executable, is_alive, send, stat, wait_until};
 use pty::{CTRL_BACKSLASH, CTRL_C, CTRL_Z, Pty};
 
 /// The runcap that `shell` has started; it has started its command.
@@ -346,5 +346,40 @@ fn a_session_that_hangs_up_takes_the_command_along() {
         let runcap = runcap_under(pty.leader());
         send(pty.leader(), Signal::KILL);
         wait_until("both are gone", || ![sleeper, runcap].into_iter().any(is_alive));
+    }
+}
+
+#[test]
+fn a_command_that_cannot_be_executed_leaves_the_terminal() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = executable(directory.path(), "no-interpreter-line", "exit 0\n");
+    let mut pty = Pty::sh(&format!("$RUNCAP run -- {script}; echo code=$?; read y; exit 9"));
+    pty.wait_for("code=126");
+    assert_eq!(pty.foreground(), pty.leader());
+    pty.press("\n");
+    assert_eq!(pty.end(), 9, "the shell can read the terminal");
+}
+
+#[test]
+fn the_foreground_comes_back_from_a_job_of_the_command() {
+    // The command is a shell that gives the terminal to a group of its own, and is killed.
+    for leftovers in ["kill", "leave"] {
+        let mark = Mark::new();
+        let mut pty = Pty::sh(&format!(
+            "$RUNCAP run --leftovers {leftovers} -- bash --norc --noprofile -i
+            echo code=$?; read y; exit 9"
+        ));
+        pty.wait_for("ready> ");
+        let shell = command_under(runcap_under(pty.leader()));
+        pty.enter(&mark.to_string());
+        let sleeper = mark.sleeper();
+        wait_for_foreground(&pty, sleeper);
+        send(shell, Signal::KILL);
+        pty.wait_for("code=137");
+        assert_eq!(is_alive(sleeper), leftovers == "leave");
+        assert_eq!(pty.foreground(), pty.leader(), "{leftovers}");
+        drop(mark);
+        pty.press("\n");
+        assert_eq!(pty.end(), 9, "{leftovers}: the shell can read the terminal");
     }
 }

@@ -25,8 +25,8 @@ pub struct Pty {
     keyboard: File,
     /// All that was shown so far.
     screen: Arc<Mutex<Vec<u8>>>,
-    /// Collects it, until the kernel hangs the terminal up.
-    display: Option<JoinHandle<()>>,
+    /// Collects it, as long as anybody has the terminal open.
+    display: JoinHandle<()>,
     leader: Child,
 }
 
@@ -50,7 +50,7 @@ impl Pty {
         let keyboard = File::from(keyboard);
         let display = keyboard.try_clone().expect("a descriptor");
         let shown = Arc::clone(&screen);
-        let display = Some(std::thread::spawn(move || show(display, &shown)));
+        let display = std::thread::spawn(move || show(display, &shown));
         Pty { keyboard, screen, display, leader }
     }
 
@@ -118,17 +118,15 @@ impl Pty {
         u32::from_str_radix(flags.trim(), 8).expect("an octal number") & 0o4000 != 0
     }
 
-    /// Waits for the leader's end, with which the terminal is hung up, and for all that was shown;
-    /// returns the leader's exit code, 128+n for signal n.
+    /// Waits for the end of the leader and of all that has the terminal open; returns the leader's
+    /// exit code, 128+n for signal n. All that was shown can then be looked at.
     pub fn end(&mut self) -> i32 {
         let mut status = None;
         wait_until("the program ends", || {
             status = self.leader.try_wait().expect("it is a child");
             status.is_some()
         });
-        if let Some(display) = self.display.take() {
-            display.join().expect("it does not panic");
-        }
+        wait_until("nobody has the terminal any more", || self.display.is_finished());
         let status = status.expect("it has ended");
         status.code().or(status.signal().map(|signal| 128 + signal)).expect("it has ended")
     }
