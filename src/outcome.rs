@@ -153,8 +153,8 @@ pub const EXIT_NOT_EXECUTABLE: u8 = 126;
 pub const EXIT_NOT_FOUND: u8 = 127;
 
 impl Outcome {
-    /// The exit code of a runcap that ran this one command; `told` is the signal that told runcap to
-    /// end, if one did.
+    /// The exit code of a runcap that ran this one command; `told` is the signal that told runcap
+    /// to end, if one did.
     pub fn exit_code(&self, told: Option<i32>) -> u8 {
         match (self.end, self.leader) {
             (End::TimedOut, _) => EXIT_TIMED_OUT,

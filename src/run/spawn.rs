@@ -3,9 +3,9 @@
 //! The only place that starts a process. std's `Command` uses posix_spawn (vfork-like: no copy of
 //! the page tables, so its cost does not grow with runcap's memory) as long as the program is a
 //! path and nothing has to run between fork and exec. So the program is looked up here, in the
-//! child's own `PATH`, and only limits, `die_with_parent`, a new session and handing over a terminal
-//! take the fork path. The loser was a fork of our own for everything: measured, 50 times slower with
-//! 1 GB touched.
+//! child's own `PATH`, and only limits, `die_with_parent`, a new session and handing over a
+//! terminal take the fork path. The loser was a fork of our own for everything: measured, 50 times
+//! slower with 1 GB touched.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -56,8 +56,8 @@ pub(super) fn plan(spec: &Spec) -> Result<Plan<'_>, StartError> {
 }
 
 impl Plan<'_> {
-    /// Starts the leader with these three descriptors, in the foreground of the terminal `foreground`
-    /// if that is given; the three are closed here when it has them.
+    /// Starts the leader with these three descriptors, in the foreground of the terminal
+    /// `foreground` if that is given; the three are closed here when it has them.
     ///
     /// # Errors
     /// Any stage; nothing of the command ran.

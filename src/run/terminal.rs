@@ -35,7 +35,8 @@ pub struct Terminal {
 impl Terminal {
     /// The controlling terminal, if there is one. A command gets its foreground from the start when
     /// runcap's group has it and standard output is that terminal; otherwise once it asks for it by
-    /// reading or writing (SIGTTIN, SIGTTOU) while runcap's group has it. Never from the background.
+    /// reading or writing (SIGTTIN, SIGTTOU) while runcap's group has it. Never from the
+    /// background.
     ///
     /// From here on this process takes SIGCHLD and SIGTSTP; call it once.
     ///

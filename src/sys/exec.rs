@@ -30,8 +30,8 @@ pub(crate) fn needs_code(spec: &Spec, foreground: Option<RawFd>) -> bool {
 }
 
 /// Makes the child of `command` begin a session, take the foreground of the terminal `foreground`,
-/// set its limits, tie its life to that of the calling thread (PR_SET_PDEATHSIG(2const)), each where
-/// it is asked for, and execute `program` itself.
+/// set its limits, tie its life to that of the calling thread (PR_SET_PDEATHSIG(2const)), each
+/// where it is asked for, and execute `program` itself.
 ///
 /// This takes std's fork path, since posix_spawn has no place for any of it. There std would call
 /// execvp, which hands a script without `#!` to a shell under glibc and not under musl; with an
