@@ -54,6 +54,7 @@ struct Supervisor<'a> {
     end: End,
     living: Vec<Process>,
     toll: Toll,
+    deadline: Option<Instant>,
     forward_grace: Option<Duration>,
 }
 
@@ -71,7 +72,8 @@ pub(super) fn supervise(
     let mut next_tick = start + TICK;
     let (end, living, toll) = (End::Finished, Vec::new(), Toll::default());
     let forward_grace = control.forward_grace;
-    let mut command = Supervisor { spec, leader, shared, end, living, toll, forward_grace };
+    let mut command =
+        Supervisor { spec, leader, shared, end, living, toll, deadline, forward_grace };
     let mut phase = Phase::Running;
     while !matches!(phase, Phase::Done) {
         let signs = command.wait(&control, &phase, deadline, next_tick);
@@ -179,6 +181,9 @@ impl Supervisor<'_> {
         // A grace past the end of the clock is as long as the clock.
         let forever = Duration::from_secs(u32::MAX.into());
         let kill_at = now.checked_add(grace).unwrap_or(now + forever);
+        // A signal that was passed on does not put off what the deadline promises.
+        let last = self.deadline.and_then(|deadline| deadline.checked_add(self.spec.grace));
+        let kill_at = last.map_or(kill_at, |last| kill_at.min(last));
         Phase::Terminating { kill_at, member: None }
     }
 
