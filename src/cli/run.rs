@@ -1,28 +1,25 @@
 //! `runcap run`: one command at a prompt.
 
-use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
+use std::io::{self, BufWriter, ErrorKind, Write};
 use std::os::fd::AsFd;
-use std::path::PathBuf;
-use std::time::Duration;
-
-use clap::{Args, ValueEnum};
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use crate::capture::Capture;
-use crate::mirror::Mirror;
-use crate::outcome::{Cancel, EXIT_FAILURE, End, Outcome, StartError, exit_code_of_signal};
-use crate::run::{self, Concurrency, Control, GiveUp, Inheritance, Sinks, Terminal, told_to_end};
-use crate::say;
-use crate::spec::{
-    DEFAULT_CAP_BYTES, DEFAULT_GRACE, Env, Keep, Leftovers, Limit, Overflow, Part, Rlimits, Spec,
-    Stdin,
+use crate::mirror::{Mirror, Patience, PatientWriter};
+use crate::outcome::{Cancel, EXIT_FAILURE, End, Outcome, StartError, Stream, exit_code_of_signal};
+use crate::run::{
+    self, Concurrency, Control, EndSignals, GiveUp, Inheritance, Sinks, Terminal, told_to_end,
 };
+use crate::say;
+use crate::spec::{Keep, Limit, Spec};
+use crate::sys;
 use crate::wire::native::request::Encoding;
 use crate::wire::native::response::{Answer, Output, write_answer, write_start_error};
 use crate::wire::time::HumanDuration;
 
-use super::values;
+use super::options::Options;
 
 /// Time between a signal that is passed on and KILL, unless `--grace` says otherwise.
 const FORWARD_GRACE: Duration = Duration::from_secs(10);
@@ -30,128 +27,43 @@ const FORWARD_GRACE: Duration = Duration::from_secs(10);
 /// Bytes of an answer that are put together before they are written.
 const ANSWER_BUFFER_BYTES: usize = 16 << 10;
 
-/// What was typed after `runcap run`.
-#[derive(Debug, Args)]
-#[command(next_line_help = false)]
-pub(super) struct Run {
-    /// End the command after this time; without it there is no limit.
-    #[arg(short, long, value_name = "DUR", value_parser = values::timeout)]
-    timeout: Option<Duration>,
-    /// From TERM to KILL: 500ms at the deadline, 10s after a signal; 0 is KILL at once.
-    #[arg(short = 'k', long, value_name = "DUR", value_parser = values::duration)]
-    grace: Option<Duration>,
-    /// What becomes of processes that outlive the command [default: leave; kill with output limits].
-    #[arg(long, value_name = "WHAT")]
-    leftovers: Option<LeftoversArg>,
-    /// Kill the command when runcap dies, however that happens.
-    #[arg(long)]
-    die_with_parent: bool,
-
-    /// Pass on so many bytes of each stream and drop the rest.
-    #[arg(long, value_name = "SIZE", value_parser = values::cap, help_heading = "Output")]
-    max_output_size: Option<usize>,
-    /// Which part: head, tail, head+tail [default: head; head+tail for stderr].
-    #[arg(long, value_name = "PART", value_parser = values::keep, help_heading = "Output")]
-    keep: Option<Keep>,
-    /// At the first byte past the limit: discard, or stop (KILL) [default: discard].
-    #[arg(long, value_name = "WHAT", value_parser = values::overflow, help_heading = "Output")]
-    overflow: Option<Overflow>,
-    /// Limit of stdout alone, such as 4M,stop or 80K,head+tail.
-    #[arg(long, value_name = "SPEC", value_parser = values::part, help_heading = "Output")]
-    stdout_limit: Option<Part>,
-    /// Limit of stderr alone.
-    #[arg(long, value_name = "SPEC", value_parser = values::part, help_heading = "Output")]
-    stderr_limit: Option<Part>,
-    /// Send stderr where stdout goes, in true order.
-    #[arg(long, help_heading = "Output")]
-    merge_stderr: bool,
-    /// Print the answer of `runcap json` instead of the output.
-    #[arg(long, help_heading = "Output")]
-    json: bool,
-    /// No lines of runcap's own on stderr.
-    #[arg(short, long, help_heading = "Output")]
-    quiet: bool,
-
-    /// Run in this directory.
-    #[arg(short = 'C', long, value_name = "DIR", help_heading = "Command")]
-    cwd: Option<PathBuf>,
-    /// Set a variable; may be given again.
-    #[arg(short, long, value_name = "K=V", value_parser = values::variable(), help_heading = "Command")]
-    env: Vec<(OsString, OsString)>,
-    /// Start from an empty environment.
-    #[arg(short = 'i', long, help_heading = "Command")]
-    clear_env: bool,
-    /// Read stdin from this file [default: runcap's own stdin].
-    #[arg(long, value_name = "FILE", conflicts_with = "no_stdin", help_heading = "Command")]
-    stdin: Option<PathBuf>,
-    /// Nothing on stdin.
-    #[arg(long, help_heading = "Command")]
-    no_stdin: bool,
-
-    /// Address space of each process.
-    #[arg(long, value_name = "SIZE", value_parser = values::limit_size, help_heading = "Limits")]
-    limit_memory: Option<u64>,
-    /// Processes of the user; does not hold root.
-    #[arg(long, value_name = "N", value_parser = values::limit_count, help_heading = "Limits")]
-    limit_processes: Option<u64>,
-    /// Open descriptors of each process.
-    #[arg(long, value_name = "N", value_parser = values::limit_count, help_heading = "Limits")]
-    limit_open_files: Option<u64>,
-    /// Size of a file that is written.
-    #[arg(long, value_name = "SIZE", value_parser = values::limit_size, help_heading = "Limits")]
-    limit_file_size: Option<u64>,
-    /// CPU seconds of each process.
-    #[arg(long, value_name = "N", value_parser = values::limit_count, help_heading = "Limits")]
-    limit_cpu: Option<u64>,
-
-    /// The program and its arguments.
-    #[arg(value_name = "COMMAND", required = true, trailing_var_arg = true)]
-    command: Vec<OsString>,
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum LeftoversArg {
-    /// They are killed.
-    Kill,
-    /// They live on.
-    Leave,
-}
-
 /// Why there is no outcome to tell.
 enum Failure {
     /// Nothing was started.
     Start(StartError),
-    /// runcap itself failed.
+    /// runcap itself failed, or was called wrongly.
     Own(String),
 }
 
 /// Runs the command and returns runcap's exit code.
-pub(super) fn main(options: Run) -> u8 {
-    let quiet = options.quiet;
-    match try_main(options) {
-        Ok(code) => code,
-        Err(Failure::Start(error)) => {
-            say(format_args!("{error}"));
-            error.exit_code()
-        }
-        Err(Failure::Own(message)) => {
-            let _ = quiet;
-            say(format_args!("{message}"));
-            EXIT_FAILURE
-        }
+pub(super) fn main(options: &Options) -> u8 {
+    let (message, code) = match try_main(options) {
+        Ok(code) => return code,
+        Err(Failure::Start(error)) => (error.to_string(), error.exit_code()),
+        Err(Failure::Own(message)) => (message, EXIT_FAILURE),
+    };
+    if !options.quiet {
+        say(format_args!("{message}"));
     }
+    code
 }
 
-fn try_main(options: Run) -> Result<u8, Failure> {
-    let reads = options.reads_output();
+fn try_main(options: &Options) -> Result<u8, Failure> {
     run::prepare_process(Concurrency::OneAtATime, Inheritance::PassedOn)
-        .map_err(|error| Failure::Own(format!("cannot get ready: {error}")))?;
+        .map_err(own("cannot get ready"))?;
+    // Before signals are watched, so that they end a runcap that waits for a FIFO's writer.
+    let mut spec = options.spec().map_err(Failure::Own)?;
     let end = run::watch_ending_signals().map_err(own("cannot watch signals"))?;
-    let spec = options.spec(reads)?;
-    let terminal = match reads {
+    // A command whose output runcap passes on has no business with the terminal, where it would be
+    // in the background and stop.
+    spec.new_session = options.reads_output() && sys::terminal::controlling().is_some();
+    let terminal = match options.reads_output() {
         true => None,
         false => Terminal::of_this_process().map_err(own("cannot watch the terminal"))?,
     };
+    // A deadline past the end of the clock is no deadline.
+    let deadline = spec.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let command = Command { spec, end, deadline, quiet: options.quiet };
     let control = Control {
         end: Some(end),
         forward_grace: Some(options.grace.unwrap_or(FORWARD_GRACE)),
@@ -159,15 +71,11 @@ fn try_main(options: Run) -> Result<u8, Failure> {
         ..Control::none()
     };
     if options.json {
-        options.answer(&spec, control)
-    } else if reads {
-        options.mirror(&spec, control)
+        command.answer(control)
+    } else if options.reads_output() {
+        command.mirror(control)
     } else {
-        let (mut stdout, mut stderr) = (nothing()?, nothing()?);
-        let sinks = Sinks { stdout: &mut stdout, stderr: &mut stderr };
-        let outcome = run::run(&spec, sinks, control).map_err(Failure::Start)?;
-        options.tell(&spec, &outcome);
-        Ok(outcome.exit_code(told_to_end()))
+        command.inherit(control)
     }
 }
 
@@ -175,97 +83,37 @@ fn own(what: &'static str) -> impl Fn(io::Error) -> Failure {
     move |error| Failure::Own(format!("{what}: {error}"))
 }
 
-fn nothing() -> Result<Capture, Failure> {
-    Capture::new(0, Keep::Head).map_err(|_| Failure::Own("out of memory".to_owned()))
+/// The command, and what is to be known when it has ended.
+struct Command {
+    spec: Spec,
+    end: EndSignals,
+    deadline: Option<Instant>,
+    quiet: bool,
 }
 
-impl Run {
-    /// Whether runcap stands between the command and its output.
-    fn reads_output(&self) -> bool {
-        self.max_output_size.is_some()
-            || self.stdout_limit.is_some()
-            || self.stderr_limit.is_some()
-            || self.merge_stderr
-            || self.json
-    }
-
-    fn spec(&self, reads: bool) -> Result<Spec, Failure> {
-        if !reads && (self.keep.is_some() || self.overflow.is_some()) {
-            let message =
-                "--keep and --overflow say what happens at a limit: add --max-output-size";
-            return Err(Failure::Own(message.to_owned()));
-        }
-        if self.merge_stderr && self.stderr_limit.is_some() {
-            let message = "--merge-stderr sends everything to stdout: leave --stderr-limit out";
-            return Err(Failure::Own(message.to_owned()));
-        }
-        let both = Part { cap: self.max_output_size, keep: self.keep, overflow: self.overflow };
-        // What is passed on costs no memory, so without a word about it there is no limit.
-        let cap = if self.json { DEFAULT_CAP_BYTES } else { usize::MAX };
-        let limit = |part: Option<Part>, keep| {
-            let part = part.unwrap_or_default().or(both);
-            if part.keeps_what_stop_cannot() {
-                let message = "a stream that is stopped keeps its head: leave keep or stop out";
-                return Err(Failure::Own(message.to_owned()));
-            }
-            Ok(part.limit(cap, keep))
-        };
-        let leftovers = match self.leftovers {
-            Some(LeftoversArg::Kill) => Leftovers::Kill,
-            Some(LeftoversArg::Leave) => Leftovers::Leave,
-            None if reads => Leftovers::Kill,
-            None => Leftovers::Leave,
-        };
-        Ok(Spec {
-            argv: self.command.clone(),
-            cwd: self.cwd.clone(),
-            env: Env { clear: self.clear_env, set: self.env.clone() },
-            stdin: self.stdin()?,
-            timeout: self.timeout,
-            grace: self.grace.unwrap_or(DEFAULT_GRACE),
-            inherit_output: !reads,
-            stdout: limit(self.stdout_limit, Keep::Head)?,
-            stderr: limit(self.stderr_limit, Keep::HeadTail)?,
-            merge_stderr: self.merge_stderr,
-            leftovers,
-            rlimits: Rlimits {
-                memory: self.limit_memory,
-                processes: self.limit_processes,
-                open_files: self.limit_open_files,
-                file_size: self.limit_file_size,
-                cpu_seconds: self.limit_cpu,
-                core: None,
-            },
-            // Its output is runcap's to pass on, so it has no business with the terminal, where it
-            // would be in the background and stop.
-            new_session: reads && has_terminal(),
-            die_with_parent: self.die_with_parent,
-        })
-    }
-
-    fn stdin(&self) -> Result<Stdin, Failure> {
-        match &self.stdin {
-            _ if self.no_stdin => Ok(Stdin::Null),
-            None => Ok(Stdin::Inherit),
-            Some(path) => File::open(path).map(Stdin::File).map_err(|error| {
-                Failure::Own(format!("cannot read --stdin {}: {error}", path.display()))
-            }),
-        }
+impl Command {
+    /// Runs the command with runcap's own descriptors.
+    fn inherit(&self, control: Control<'_>) -> Result<u8, Failure> {
+        let (mut stdout, mut stderr) = (capture(0, Keep::Head)?, capture(0, Keep::Head)?);
+        let sinks = Sinks { stdout: &mut stdout, stderr: &mut stderr };
+        let outcome = run::run(&self.spec, sinks, control).map_err(Failure::Start)?;
+        self.say(&self.lines(&outcome));
+        Ok(outcome.exit_code(told_to_end()))
     }
 
     /// Runs the command and prints the answer of `runcap json`.
-    fn answer(&self, spec: &Spec, control: Control<'_>) -> Result<u8, Failure> {
+    fn answer(mut self, control: Control<'_>) -> Result<u8, Failure> {
         let stdout = own_stdout()?;
-        let capture = |limit: Limit| {
-            Capture::new(limit.cap, limit.keep)
-                .map_err(|_| Failure::Own(format!("no memory for {} bytes of output", limit.cap)))
-        };
-        let (mut out, mut err) = (capture(spec.stdout)?, capture(spec.stderr)?);
+        let cap_lowered_to = self.lower_caps();
+        let spec = &self.spec;
+        let mut out = capture(spec.stdout.cap, spec.stdout.keep)?;
+        let stderr_cap = if spec.merge_stderr { 0 } else { spec.stderr.cap };
+        let mut err = capture(stderr_cap, spec.stderr.keep)?;
         let sinks = Sinks { stdout: &mut out, stderr: &mut err };
-        let control = Control { reader: Some(stdout.as_fd()), ..control };
-        let outcome = run::run(spec, sinks, control);
-        let mut writer = BufWriter::with_capacity(ANSWER_BUFFER_BYTES, &stdout);
-        let (code, written) = match &outcome {
+        let outcome = run::run(spec, sinks, Control { reader: Some(stdout.as_fd()), ..control });
+        let writer = PatientWriter::new(&stdout, self.patience());
+        let mut writer = BufWriter::with_capacity(ANSWER_BUFFER_BYTES, writer);
+        let written = match &outcome {
             Ok(outcome) => {
                 let answer = Answer {
                     spec,
@@ -273,107 +121,145 @@ impl Run {
                     stdout: Output::Kept(&out),
                     stderr: Output::Kept(&err),
                     encoding: Encoding::Utf8,
-                    cap_lowered_to: None,
+                    cap_lowered_to,
                     tag: None,
                     event: false,
                 };
-                (outcome.exit_code(told_to_end()), write_answer(&mut writer, &answer))
+                write_answer(&mut writer, &answer)
             }
-            Err(error) => {
-                let utf8 = Encoding::Utf8;
-                (error.exit_code(), write_start_error(&mut writer, error, utf8, None, false))
-            }
+            Err(error) => write_start_error(&mut writer, error, Encoding::Utf8, None, false),
         };
-        match written.and_then(|()| writer.flush()) {
-            Ok(()) => Ok(code),
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(broken_pipe()),
-            Err(error) => Err(own("cannot write to stdout")(error)),
+        let written = written.and_then(|()| writer.flush());
+        // What is still in the buffer would be written once more when it is dropped.
+        let _ = writer.into_parts();
+        if run::kept_streams() > 0 {
+            self.say(&[STREAMS_CLOSED.to_owned()]);
         }
+        match (written, outcome) {
+            (Ok(()), Ok(outcome)) => Ok(outcome.exit_code(told_to_end())),
+            (Ok(()), Err(error)) => Ok(error.exit_code()),
+            (Err(error), outcome) => {
+                self.exit_code_of_broken(error, Stream::Stdout, outcome.ok().as_ref())
+            }
+        }
+    }
+
+    /// Lowers the caps to what the memory limit of the control group allows, and says to what.
+    fn lower_caps(&mut self) -> Option<usize> {
+        let limit = sys::cgroup::memory_limit(Path::new("/sys/fs/cgroup"))?;
+        // Both streams together may take half of it.
+        let ceiling = usize::try_from(limit / 4).unwrap_or(usize::MAX).max(1);
+        let (stdout, stderr) = (&mut self.spec.stdout.cap, &mut self.spec.stderr.cap);
+        let is_lowered = *stdout > ceiling || (!self.spec.merge_stderr && *stderr > ceiling);
+        (*stdout, *stderr) = ((*stdout).min(ceiling), (*stderr).min(ceiling));
+        is_lowered.then_some(ceiling)
     }
 
     /// Runs the command and passes its output on, up to the limits.
-    fn mirror(&self, spec: &Spec, control: Control<'_>) -> Result<u8, Failure> {
+    fn mirror(&self, control: Control<'_>) -> Result<u8, Failure> {
         let stdout = own_stdout()?;
-        let stderr = File::from(
-            io::stderr().as_fd().try_clone_to_owned().map_err(own("cannot use stderr"))?,
-        );
-        let give_up = GiveUp::new().map_err(own("out of descriptors"))?;
-        let mirror = |out, limit| {
-            Mirror::new(out, limit, &give_up)
-                .map_err(|_| Failure::Own("no memory for the tail: lower the limit".to_owned()))
+        let stderr = io::stderr().as_fd().try_clone_to_owned().map_err(own("cannot use stderr"))?;
+        let stderr = File::from(stderr);
+        let give_up = GiveUp::new().map_err(own("cannot get ready"))?;
+        let mirror = |out, limit: Limit| {
+            Mirror::new(out, limit, &give_up).map_err(|_| out_of_memory(limit.cap))
         };
-        let mut mirrors = [mirror(&stdout, spec.stdout)?, mirror(&stderr, spec.stderr)?];
+        let mut mirrors = [mirror(&stdout, self.spec.stdout)?, mirror(&stderr, self.spec.stderr)?];
         let [out, err] = &mut mirrors;
         let sinks = Sinks { stdout: out, stderr: err };
         let control = Control { give_up: Some(&give_up), ..control };
-        let outcome = run::run(spec, sinks, control).map_err(Failure::Start)?;
-        let mut broken = None;
-        for ((mirror, name), limit) in
-            mirrors.iter_mut().zip(["stdout", "stderr"]).zip([spec.stdout, spec.stderr])
-        {
-            let finished = mirror.finish();
-            let error = finished.err().map(|error| (error.kind(), error.to_string()));
-            let error = mirror.error().map(|error| (error.kind(), error.to_string())).or(error);
-            if let Some((kind, text)) = error {
-                broken.get_or_insert((kind, format!("cannot write to {name}: {text}")));
-            }
-            if let Some(summary) = mirror.summary(limit).filter(|_| !self.quiet) {
-                say(format_args!("{name}: {summary}"));
+        let outcome = run::run(&self.spec, sinks, control).map_err(Failure::Start)?;
+        let streams = [Stream::Stdout, Stream::Stderr];
+        let finished = mirrors.each_mut().map(|mirror| mirror.finish(self.patience()));
+        for (finished, stream) in finished.into_iter().zip(streams) {
+            if let Err(error) = finished {
+                return self.exit_code_of_broken(error, stream, Some(&outcome));
             }
         }
-        self.tell(spec, &outcome);
-        match broken {
-            Some((ErrorKind::BrokenPipe, _)) => Ok(broken_pipe()),
-            // The command was made to end, and that is what its exit code says.
-            Some((ErrorKind::TimedOut, text)) => {
-                say(format_args!("{text}"));
-                Ok(outcome.exit_code(told_to_end()))
-            }
-            Some((_, text)) => Err(Failure::Own(text)),
-            None => Ok(outcome.exit_code(told_to_end())),
+        let summaries = mirrors.iter().zip(streams).filter_map(|(mirror, stream)| {
+            Some(format!("{}: {}", stream.name(), mirror.summary()?))
+        });
+        let lines: Vec<_> = summaries.chain(self.lines(&outcome)).collect();
+        if !lines.is_empty() && !self.quiet && mirrors[1].is_in_a_line() {
+            // Nobody may be there to read it, as with the lines themselves.
+            let _ = io::stderr().write_all(b"\n");
         }
+        self.say(&lines);
+        Ok(outcome.exit_code(told_to_end()))
     }
 
-    /// Says on stderr what the exit code alone does not.
-    fn tell(&self, spec: &Spec, outcome: &Outcome) {
-        if self.quiet {
-            return;
+    /// The exit code of a runcap that could not write all it had to `stream`.
+    fn exit_code_of_broken(
+        &self,
+        error: io::Error,
+        stream: Stream,
+        outcome: Option<&Outcome>,
+    ) -> Result<u8, Failure> {
+        if error.kind() == ErrorKind::BrokenPipe {
+            // Nobody reads on: nothing is said, as if SIGPIPE had ended runcap.
+            return Ok(exit_code_of_signal(sys::signal::PIPE));
         }
+        let message = format!("cannot write to {}: {error}", stream.name());
+        let made_to_end = match outcome {
+            _ if error.kind() != ErrorKind::TimedOut => None,
+            // Why the command was made to end is what the exit code says.
+            Some(outcome) if outcome.end != End::Finished => Some(outcome.exit_code(told_to_end())),
+            _ => told_to_end().map(exit_code_of_signal),
+        };
+        let Some(code) = made_to_end else { return Err(Failure::Own(message)) };
+        self.say(&[message]);
+        self.say(&outcome.map_or(Vec::new(), |outcome| self.lines(outcome)));
+        Ok(code)
+    }
+
+    /// When a reader that does not read is given up.
+    fn patience(&self) -> Patience<'_> {
+        Patience { sign: self.end.stop(), deadline: self.deadline }
+    }
+
+    /// What the exit code alone does not say.
+    fn lines(&self, outcome: &Outcome) -> Vec<String> {
+        let mut lines = Vec::new();
         match outcome.end {
             End::TimedOut => {
-                let timeout = HumanDuration(spec.timeout.unwrap_or_default());
-                say(format_args!("timed out after {timeout}"));
+                let timeout = HumanDuration(self.spec.timeout.unwrap_or_default());
+                lines.push(format!("timed out after {timeout}"));
             }
             End::OutputLimit(stream) => {
-                say(format_args!("{}: stopped at its limit", stream.name()));
+                lines.push(format!("{}: stopped at its limit", stream.name()));
             }
             End::Finished | End::Canceled(Cancel::Requested | Cancel::ReaderGone) => {}
         }
-        if !outcome.left_running {
-            return;
-        }
-        match outcome.end {
-            End::Finished if run::kept_streams() > 0 => {
-                say(format_args!("processes were left running, and their output is closed"));
-            }
+        let left = match outcome.end {
+            _ if !outcome.left_running => None,
+            End::Finished if run::kept_streams() > 0 => Some(STREAMS_CLOSED),
             // Without limits that is what was asked for.
-            End::Finished if spec.inherit_output => {}
-            End::Finished => say(format_args!("processes were left running")),
-            _ => say(format_args!("a process could not be killed")),
+            End::Finished if self.spec.inherit_output => None,
+            End::Finished => Some("processes were left running"),
+            _ => Some("a process could not be killed"),
+        };
+        lines.extend(left.map(str::to_owned));
+        lines
+    }
+
+    fn say(&self, lines: &[String]) {
+        if !self.quiet {
+            lines.iter().for_each(|line| say(format_args!("{line}")));
         }
     }
+}
+
+const STREAMS_CLOSED: &str = "processes were left running, and their output is closed";
+
+fn capture(cap: usize, keep: Keep) -> Result<Capture, Failure> {
+    Capture::new(cap, keep).map_err(|_| out_of_memory(cap))
+}
+
+fn out_of_memory(cap: usize) -> Failure {
+    Failure::Own(format!("no memory for {cap} bytes of output: lower the limit"))
 }
 
 fn own_stdout() -> Result<File, Failure> {
     let stdout = io::stdout().as_fd().try_clone_to_owned().map_err(own("cannot use stdout"))?;
     Ok(File::from(stdout))
-}
-
-/// The exit code of a program that died of SIGPIPE.
-fn broken_pipe() -> u8 {
-    exit_code_of_signal(13)
-}
-
-fn has_terminal() -> bool {
-    File::open("/dev/tty").is_ok() || io::stdin().is_terminal()
 }

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-use crate::spec::{CAP_MAX_BYTES, KEEP, Keep, OVERFLOW, Overflow, Part};
+use crate::quote::quoted;
+use crate::spec::{CAP_MAX_BYTES, KEEP, Keep, Leftovers, OVERFLOW, Overflow, Part};
 use crate::wire::size::parse_size;
 use crate::wire::time::{Bare, parse_duration};
 
@@ -58,21 +59,29 @@ pub(super) fn overflow(text: &str) -> Result<Overflow, String> {
     named(text, &OVERFLOW)
 }
 
+pub(super) fn leftovers(text: &str) -> Result<Leftovers, String> {
+    named(text, &[("kill", Leftovers::Kill), ("leave", Leftovers::Leave)])
+}
+
 fn named<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {
     let chosen = choices.iter().find(|(name, _)| *name == text);
     chosen.map(|(_, choice)| *choice).ok_or_else(|| {
         let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
-        format!("expected {}", names.join(" or "))
+        let (last, others) = names.split_last().expect("there is a choice");
+        format!("expected {} or {last}", others.join(", "))
     })
 }
 
 /// The limit of one stream: a size, a part to keep and what happens past it, separated by commas,
 /// each at most once.
-pub(super) fn part(text: &str) -> Result<Part, String> {
+///
+/// # Errors
+/// Anything else; the message names the piece that is wrong.
+pub fn part(text: &str) -> Result<Part, String> {
     fn store<T>(slot: &mut Option<T>, value: T, piece: &str) -> Result<(), String> {
         match slot.replace(value) {
             None => Ok(()),
-            Some(_) => Err(format!("{piece:?} says again what was said before")),
+            Some(_) => Err(format!("{} says again what was said before", quoted(piece))),
         }
     }
     let mut part = Part::default();
@@ -85,8 +94,9 @@ pub(super) fn part(text: &str) -> Result<Part, String> {
             store(&mut part.cap, cap(piece)?, piece)?;
         } else {
             return Err(format!(
-                "{piece:?} is no size, part or overflow: expected something like 4M,stop or \
-                 80K,head+tail"
+                "{} is no size, part or overflow: expected something like 4M,stop or \
+                 80K,head+tail",
+                quoted(piece)
             ));
         }
     }
@@ -122,7 +132,7 @@ mod tests {
             ("4M,stop", part(Some(4 << 20), None, Some(Overflow::Stop))),
             ("80K,head+tail", part(Some(80 << 10), Some(Keep::HeadTail), None)),
             ("tail,discard,1", part(Some(1), Some(Keep::Tail), Some(Overflow::Discard))),
-            ("1,2", Err("\"2\" says again what was said before".to_owned())),
+            ("1,2", Err("'2' says again what was said before".to_owned())),
         ];
         for (text, expected) in rows {
             assert_eq!(super::part(text), expected, "{text}");

@@ -63,7 +63,8 @@ pub struct Control<'a> {
     pub forward_grace: Option<Duration>,
     /// The terminal that the command shares with this process.
     pub terminal: Option<&'a Terminal>,
-    /// Made readable when the command was made to end: a sink whose reader does not read gives up.
+    /// Made readable when the command was made to end, or its deadline or a signal came while its
+    /// output was still being passed on: a sink whose reader does not read gives up.
     pub give_up: Option<&'a GiveUp>,
     /// Where the answer goes: the command is canceled when its reader is gone (POLLERR, POLLHUP).
     pub reader: Option<BorrowedFd<'a>>,
@@ -212,6 +213,8 @@ pub fn run(spec: &Spec, sinks: Sinks<'_>, control: Control<'_>) -> Result<Outcom
     let shared = Shared::new().map_err(|source| resources(spec, source))?;
     let (stdio, ours) = pipes(spec).map_err(|source| resources(spec, source))?;
     let (start_time, start) = (SystemTime::now(), Instant::now());
+    // A deadline past the end of the clock is no deadline.
+    let deadline = spec.timeout.and_then(|timeout| start.checked_add(timeout));
     // Borrowed again for as long as the threads live, which is shorter than the caller's loan.
     let sinks = Sinks { stdout: &mut *sinks.stdout, stderr: &mut *sinks.stderr };
     let terminal = control.terminal;
@@ -226,15 +229,20 @@ pub fn run(spec: &Spec, sinks: Sinks<'_>, control: Control<'_>) -> Result<Outcom
             observer.started(leader.pid());
         }
         threads.hand_over(ours);
-        let give_up = control.give_up;
-        let ended = supervise::supervise(spec, &mut leader, &shared, control, start);
+        let (give_up, end_signals) = (control.give_up, control.end);
+        let ended = supervise::supervise(spec, &mut leader, &shared, control, deadline);
         if let Some(terminal) = terminal {
             terminal.take_back(leader.pid());
         }
-        if let (Some(give_up), true) = (give_up, ended.end != End::Finished) {
-            give_up.0.notify();
-        }
         shared.stop();
+        if let Some(give_up) = give_up {
+            // A command that ended by itself leaves all the time there is to those who read.
+            let in_time = ended.end == End::Finished
+                && supervise::wait_for_sinks(&shared, end_signals, deadline);
+            if !in_time {
+                give_up.0.notify();
+            }
+        }
         Ok((ended, leader, threads.join()))
     })?;
     let Ended { end, living, killed } = ended;

@@ -13,7 +13,7 @@ use super::copy::{Shared, State};
 use super::leader::{Leader, Member};
 use super::sweep::{Toll, alive, sweep};
 use super::terminal::Terminal;
-use super::{Control, DRAIN, KILL_WAIT, TICK, told_to_end};
+use super::{Control, DRAIN, EndSignals, KILL_WAIT, TICK, told_to_end};
 
 /// How often a process is looked at that there is no descriptor for.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -65,11 +65,9 @@ pub(super) fn supervise(
     leader: &mut Leader,
     shared: &Shared,
     control: Control<'_>,
-    start: Instant,
+    deadline: Option<Instant>,
 ) -> Ended {
-    // A deadline past the end of the clock is no deadline.
-    let deadline = spec.timeout.and_then(|timeout| start.checked_add(timeout));
-    let mut next_tick = start + TICK;
+    let mut next_tick = Instant::now() + TICK;
     let (end, living, toll) = (End::Finished, Vec::new(), Toll::default());
     let forward_grace = control.forward_grace;
     let mut command =
@@ -92,6 +90,30 @@ pub(super) fn supervise(
     }
     let killed = command.toll.killed(&command.living);
     Ended { end: command.end, living: command.living, killed }
+}
+
+/// Waits until both streams of a command that has ended were passed on; false when the deadline or
+/// a signal that tells this process to end comes first.
+pub(super) fn wait_for_sinks(
+    shared: &Shared,
+    end: Option<EndSignals>,
+    deadline: Option<Instant>,
+) -> bool {
+    while copying(shared) {
+        let mut fds = [
+            PollFd::new(Some(shared.ended.as_fd()), Interest::Read),
+            PollFd::new(end.map(|end| end.stop()), Interest::Read),
+        ];
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        // A poll that fails (out of kernel memory) sees nothing: the wait goes on by its clock.
+        let _ = poll(&mut fds, left);
+        shared.ended.clear();
+        let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+        if copying(shared) && (is_over || fds[1].ready()) {
+            return false;
+        }
+    }
+    true
 }
 
 /// What a wait saw, beyond the leader and the copies.
