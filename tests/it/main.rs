@@ -12,6 +12,7 @@ mod json_request;
 mod leftovers;
 mod output_cap;
 mod readme;
+mod run_cli;
 mod shutdown;
 mod stdin;
 mod terminal;

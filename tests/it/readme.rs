@@ -113,7 +113,7 @@ fn flags_and_their_defaults_are_those_of_readme() {
     let help = runcap().args(["json", "--help"]).output().expect("the program starts").stdout;
     let help = String::from_utf8(help).expect("help is text");
     let flags = help.split("\n      --").skip(1).map(|flag| {
-        let (name, rest) = flag.split_once('\n').expect("a flag has a description");
+        let (name, rest) = flag.split_once("  ").expect("a flag has a description");
         let default = rest.split_once("[default: ").and_then(|(_, rest)| rest.split_once(']'));
         let name = format!("--{}", name.replace(['<', '>'], ""));
         (name, default.map_or("off", |(default, _)| default).to_owned())
