@@ -11,8 +11,12 @@ use std::io::Write;
 use std::time::{Duration, UNIX_EPOCH};
 
 use runcap::capture::Capture;
+use runcap::cli::values;
 use runcap::outcome::{Cancel, End, Exit, Outcome, Stream};
-use runcap::spec::{CAP_MAX_BYTES, Env, Keep, Leftovers, Limit, Overflow, Rlimits, Spec, Stdin};
+use runcap::spec::{
+    CAP_MAX_BYTES, Env, KEEP, Keep, Leftovers, Limit, OVERFLOW, Overflow, Part, Rlimits, Spec,
+    Stdin,
+};
 use runcap::wire::native::frame::{Framed, Framer};
 use runcap::wire::native::request::{Bounds, Encoding, Refusal, Request};
 use runcap::wire::native::response::{Answer, Output, write_answer, write_refusal};
@@ -29,7 +33,7 @@ pub fn text(data: &[u8]) {
     base64_is_strict(data);
 }
 
-/// Sizes, durations and moments.
+/// Sizes, durations, moments, and limits as an option names them.
 pub fn quantities(data: &[u8]) {
     let value = String::from_utf8_lossy(data);
     let _ = size::parse_size(&value).map_err(|error| is_a_message(&error.to_string()));
@@ -38,6 +42,10 @@ pub fn quantities(data: &[u8]) {
             Ok(duration) => duration_reads_back(duration),
             Err(error) => is_a_message(&error.to_string()),
         }
+    }
+    match values::part(&value) {
+        Ok(part) => part_reads_back(part),
+        Err(error) => is_a_message(&error),
     }
     let mut bytes = [0; 12];
     let taken = data.len().min(bytes.len());
@@ -200,6 +208,25 @@ fn duration_reads_back(duration: Duration) {
 }
 
 /// One line that a terminal can show, bounded, and no sentence.
+/// A limit that was taken says something, holds no more than may be held, and reads back from its
+/// own words in any order.
+fn part_reads_back(part: Part) {
+    fn name<T: PartialEq>(choices: &[(&str, T)], value: &T) -> String {
+        let (name, _) = choices.iter().find(|(_, choice)| choice == value).expect("each is named");
+        (*name).to_owned()
+    }
+    assert!(part.cap.is_none_or(|cap| (1..=CAP_MAX_BYTES).contains(&cap)));
+    let keep = part.keep.map(|keep| name(&KEEP, &keep));
+    let overflow = part.overflow.map(|overflow| name(&OVERFLOW, &overflow));
+    let mut words: Vec<_> =
+        [part.cap.map(|cap| cap.to_string()), keep, overflow].into_iter().flatten().collect();
+    assert!(!words.is_empty());
+    for _ in 0..words.len() {
+        words.rotate_left(1);
+        assert_eq!(values::part(&words.join(",")), Ok(part));
+    }
+}
+
 fn is_a_message(message: &str) {
     assert!(message.chars().count() < 1_000 && !message.ends_with('.'));
     assert!(!message.chars().any(char::is_control));
