@@ -92,9 +92,9 @@ impl Members {
             }
         }
         // One that lost its parent while this looked is there twice.
-        found.sort_by_key(|process| (process.pid, process.start));
-        found.dedup_by_key(|process| (process.pid, process.start));
-        self.seen.extend(found.iter().map(|process| (process.pid, process.start)));
+        let mut once = BTreeSet::new();
+        found.retain(|process| once.insert((process.pid, process.start)));
+        self.seen.extend(once);
         found
     }
 

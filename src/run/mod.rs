@@ -13,12 +13,11 @@ mod spawn;
 mod supervise;
 mod sweep;
 mod terminal;
+mod threads;
 
-use std::io::{self, PipeReader, PipeWriter, pipe};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::process::Stdio;
-use std::sync::mpsc::{Sender, channel};
-use std::thread::{self, Scope, ScopedJoinHandle};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 pub use copy::Sink;
@@ -27,13 +26,14 @@ pub use spawn::DEFAULT_PATH;
 pub use terminal::Terminal;
 
 use crate::outcome::{End, Exit, Outcome, Stage, StartError, Stream};
-use crate::spec::{Leftovers, Spec, Stdin};
+use crate::spec::{Leftovers, Spec};
 use crate::sys;
 use crate::sys::poll::Event;
 use copy::{Shared, State};
 use leader::Leader;
 use supervise::Ended;
 use terminal::recover;
+use threads::{Threads, pipes};
 
 /// How long after the leader's end the ends of its streams are waited for: what a short-lived
 /// background process still writes is taken, one that holds the pipe does not hold runcap.
@@ -290,134 +290,4 @@ pub fn count_strays() -> usize {
 
 fn resources(spec: &Spec, source: io::Error) -> StartError {
     StartError { stage: Stage::Resources, subject: spec.argv[0].clone(), source }
-}
-
-/// runcap's ends of the command's pipes, each `None` where there is no pipe.
-struct Ours {
-    stdin: Option<PipeWriter>,
-    stdout: Option<PipeReader>,
-    stderr: Option<PipeReader>,
-}
-
-/// The command's three descriptors, and our ends of them.
-fn pipes(spec: &Spec) -> io::Result<([Stdio; 3], Ours)> {
-    let (stdin, feed) = match &spec.stdin {
-        Stdin::Null => (Stdio::null(), None),
-        Stdin::Inherit => (Stdio::inherit(), None),
-        Stdin::File(file) => (Stdio::from(file.try_clone()?), None),
-        Stdin::Bytes(_) => {
-            let (child, ours) = pipe()?;
-            sys::pipe::set_nonblocking(ours.as_fd())?;
-            (Stdio::from(child), Some(ours))
-        }
-    };
-    if spec.inherit_output {
-        let stdio = [stdin, Stdio::inherit(), Stdio::inherit()];
-        return Ok((stdio, Ours { stdin: feed, stdout: None, stderr: None }));
-    }
-    let (stdout, child_stdout) = pipe()?;
-    sys::pipe::set_nonblocking(stdout.as_fd())?;
-    let (stderr, child_stderr) = if spec.merge_stderr {
-        (None, child_stdout.try_clone()?)
-    } else {
-        let (ours, child) = pipe()?;
-        sys::pipe::set_nonblocking(ours.as_fd())?;
-        (Some(ours), child)
-    };
-    let stdio = [stdin, Stdio::from(child_stdout), Stdio::from(child_stderr)];
-    Ok((stdio, Ours { stdin: feed, stdout: Some(stdout), stderr }))
-}
-
-/// The threads of one command. They exist before it does, so that a thread that cannot be had is
-/// a clean refusal, and wait for their pipe; without one they end.
-struct Threads<'scope> {
-    feeder: Option<Worker<'scope, PipeWriter>>,
-    stdout: Option<Worker<'scope, PipeReader>>,
-    stderr: Option<Worker<'scope, PipeReader>>,
-}
-
-impl<'scope> Threads<'scope> {
-    fn start<'env>(
-        scope: &'scope Scope<'scope, 'env>,
-        spec: &'env Spec,
-        sinks: Sinks<'env>,
-        shared: &'env Shared,
-    ) -> io::Result<Threads<'scope>> {
-        let feeder = match &spec.stdin {
-            Stdin::Null | Stdin::File(_) | Stdin::Inherit => None,
-            Stdin::Bytes(bytes) => Some(Worker::start(scope, move |pipe| {
-                copy::feed(pipe, bytes, shared);
-                None
-            })?),
-        };
-        let copier = |stream, sink, overflow| {
-            Worker::start(scope, move |pipe: PipeReader| {
-                let state = copy::copy(&pipe, sink, overflow, shared, stream);
-                // Kept open until the command was ended: a closed pipe before the KILL would look
-                // to a shell as if its child died of SIGPIPE, and it would go on.
-                (state != State::Ended).then_some(pipe)
-            })
-        };
-        let copier_unless = |inherited: bool, stream, sink, overflow| {
-            if inherited {
-                shared.set_state(stream, State::Ended);
-                return Ok(None);
-            }
-            copier(stream, sink, overflow).map(Some)
-        };
-        let (none, merged) = (spec.inherit_output, spec.inherit_output || spec.merge_stderr);
-        let stdout = copier_unless(none, Stream::Stdout, sinks.stdout, spec.stdout.overflow)?;
-        let stderr = copier_unless(merged, Stream::Stderr, sinks.stderr, spec.stderr.overflow)?;
-        Ok(Threads { feeder, stdout, stderr })
-    }
-
-    /// Gives every thread its pipe.
-    fn hand_over(&self, ours: Ours) {
-        if let (Some(worker), Some(pipe)) = (&self.feeder, ours.stdin) {
-            worker.give(pipe);
-        }
-        if let (Some(worker), Some(pipe)) = (&self.stdout, ours.stdout) {
-            worker.give(pipe);
-        }
-        if let (Some(worker), Some(pipe)) = (&self.stderr, ours.stderr) {
-            worker.give(pipe);
-        }
-    }
-
-    /// Waits for their ends and returns the pipes whose end was not reached.
-    fn join(self) -> Vec<PipeReader> {
-        self.feeder.and_then(Worker::join);
-        let stderr = self.stderr.and_then(Worker::join);
-        self.stdout.and_then(Worker::join).into_iter().chain(stderr).collect()
-    }
-}
-
-/// A thread that waits for one pipe and works on it.
-struct Worker<'scope, P> {
-    pipe: Sender<P>,
-    thread: ScopedJoinHandle<'scope, Option<PipeReader>>,
-}
-
-impl<'scope, P: Send + 'scope> Worker<'scope, P> {
-    fn start(
-        scope: &'scope Scope<'scope, '_>,
-        work: impl FnOnce(P) -> Option<PipeReader> + Send + 'scope,
-    ) -> io::Result<Worker<'scope, P>> {
-        let (sender, pipe) = channel();
-        let wait_and_work = move || pipe.recv().ok().and_then(work);
-        let builder = thread::Builder::new().stack_size(THREAD_STACK_BYTES);
-        Ok(Worker { pipe: sender, thread: builder.spawn_scoped(scope, wait_and_work)? })
-    }
-
-    fn give(&self, pipe: P) {
-        self.pipe.send(pipe).expect("the thread waits for its pipe");
-    }
-
-    fn join(self) -> Option<PipeReader> {
-        match self.thread.join() {
-            Ok(pipe) => pipe,
-            // A sink that panicked: the panic is its caller's.
-            Err(panic) => std::panic::resume_unwind(panic),
-        }
-    }
 }

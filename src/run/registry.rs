@@ -60,7 +60,7 @@ fn lock() -> MutexGuard<'static, Option<Registry>> {
 pub(super) fn take_over(one_at_a_time: bool) {
     let mut registry = lock();
     let registry = registry.get_or_insert_default();
-    registry.others = starts(&proc::own_children());
+    registry.others.extend(starts(&proc::own_children()));
     ALONE.store(one_at_a_time && registry.others.is_empty(), Ordering::Relaxed);
     REAPS_ALL.store(true, Ordering::Relaxed);
 }
@@ -162,6 +162,6 @@ pub(super) fn reap_orphans(only: &[u32]) {
     }
 }
 
-fn starts(pids: &[u32]) -> BTreeMap<u32, u64> {
+fn starts(pids: &[u32]) -> Vec<(u32, u64)> {
     pids.iter().filter_map(|pid| Some((*pid, proc::process(*pid)?.start))).collect()
 }

@@ -182,7 +182,8 @@ fn child_path(env: &Env) -> OsString {
 fn whole_env(env: &Env) -> Vec<(OsString, OsString)> {
     let inherited = std::env::vars_os().filter(|_| !env.clear);
     // A map, so that the last value of a variable wins, as in std's `Command`.
-    let all: BTreeMap<_, _> = inherited.chain(env.set.iter().cloned()).collect();
+    let mut all = BTreeMap::new();
+    all.extend(inherited.chain(env.set.iter().cloned()));
     all.into_iter().collect()
 }
 

@@ -77,7 +77,8 @@ pub(crate) fn own_children() -> Vec<u32> {
     let own = std::process::id();
     task_children(own, own).unwrap_or_else(|_| {
         let looks = [Children::look(), Children::look()];
-        let found: BTreeSet<u32> = looks.iter().filter_map(Children::orphans).flatten().collect();
+        let mut found = BTreeSet::new();
+        found.extend(looks.iter().filter_map(Children::orphans).flatten());
         let is_child = |pid: &u32| process(*pid).is_some_and(|process| process.parent == own);
         found.into_iter().filter(is_child).collect()
     })
@@ -98,7 +99,10 @@ impl Children {
     /// this process's by now. `None` where there are lists, which have to be read anew.
     pub(crate) fn orphans(&self) -> Option<Vec<u32>> {
         let all = self.all.as_ref()?;
-        let known: BTreeSet<u32> = all.iter().map(|process| process.pid).collect();
+        // Not collected: a set that is collected is sorted first, by a sort of its own for each
+        // type of set, and that is 8 KB of program each time.
+        let mut known = BTreeSet::new();
+        known.extend(all.iter().map(|process| process.pid));
         let own = std::process::id();
         // Who has no parent in this PID namespace (0) never was anybody's here.
         let lost = |parent| parent != 0 && !known.contains(&parent);
