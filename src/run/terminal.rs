@@ -118,8 +118,8 @@ impl Terminal {
     }
 }
 
-/// Takes back, once the command is over or could not be started, a foreground that it had and passed
-/// on: to a group that is no more, or to one of the processes it `left`.
+/// Takes back, once the command is over or could not be started, a foreground that it had and
+/// passed on: to a group that is no more, or to one of the processes it `left`.
 pub(super) fn recover(terminal: Option<&Terminal>, left: &[Process]) {
     // It is somebody else's if the command never had it, or if a shell took it meanwhile.
     let lost = |group| {

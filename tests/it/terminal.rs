@@ -4,6 +4,8 @@ mod pty;
 
 use std::time::{Duration, Instant};
 
+use rustix::fs::{CWD, FileType, Mode, mknodat};
+
 use crate::support::{Mark, Signal, Stat, children, executable, is_alive, send, stat, wait_until};
 use pty::{CTRL_BACKSLASH, CTRL_C, CTRL_Z, Pty};
 
@@ -134,13 +136,15 @@ fn ctrl_z_stops_the_job_and_fg_continues_it() {
 
 #[test]
 fn bg_continues_a_job_without_the_terminal() {
+    // It waits for a word through a pipe and so starts no process: one that is stopped between
+    // vfork and exec would hold up its parent.
     let directory = tempfile::tempdir().expect("a directory");
-    let flag = directory.path().join("flag");
+    let pipe = directory.path().join("pipe");
+    mknodat(CWD, &pipe, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).expect("a pipe");
     let pty = Pty::interactive();
     pty.enter(&format!(
-        "$RUNCAP run -- sh -c 'echo up; until test -e {}; do sleep 0.02; done; echo do''ne; read x
-echo got=$x'",
-        flag.display()
+        "$RUNCAP run -- sh -c 'echo up; read go <{}; echo do''ne; read x; echo got=$x'",
+        pipe.display()
     ));
     pty.wait_for("\r\nup\r\n");
     let runcap = runcap_under(pty.leader());
@@ -151,7 +155,7 @@ echo got=$x'",
     pty.enter("bg");
     wait_until("both go on", || [runcap, command].iter().all(|pid| alive(*pid).state != 'T'));
     assert_eq!(pty.foreground(), pty.leader());
-    std::fs::write(flag, "").expect("a file");
+    std::fs::write(pipe, "go\n").expect("the command reads it");
     pty.wait_for("done");
     // It reads, from the background.
     wait_for_state(command, 'T');
