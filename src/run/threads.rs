@@ -141,7 +141,9 @@ impl<'scope, P: Send + 'scope> Worker<'scope, P> {
         let slot = Arc::new(Mutex::new(Slot::Empty));
         let theirs = Arc::clone(&slot);
         let wait_and_work = move || loop {
-            match std::mem::replace(&mut *lock(&theirs), Slot::Empty) {
+            // Taken out first: a lock in the match would be held while this works or sleeps.
+            let given = std::mem::replace(&mut *lock(&theirs), Slot::Empty);
+            match given {
                 Slot::Pipe(pipe) => return work(pipe),
                 Slot::Closed => return None,
                 Slot::Empty => thread::park(),
