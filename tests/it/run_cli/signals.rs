@@ -20,10 +20,11 @@ const FORWARDED: [(Signal, &str, i32); 4] = [
 
 /// A command that says `ready`, and then the name of each signal it gets.
 fn teller(mark: &Mark, deaf: bool) -> String {
-    // What a shell starts in the background ignores INT and QUIT.
-    let end = if deaf { "" } else { "; kill -9 $! 2>/dev/null; exit 0" };
+    // What a shell starts in the background ignores INT and QUIT, so it has a session of its own:
+    // a live process of the group would be waited for.
+    let end = if deaf { "" } else { "; exit 0" };
     let traps = FORWARDED.map(|(_, name, _)| format!("trap 'echo {name}{end}' {name}; "));
-    format!("{}{mark} & echo ready; while :; do wait; done", traps.concat())
+    format!("{}echo ready; setsid {mark} & while :; do wait; done", traps.concat())
 }
 
 /// A runcap whose command is a teller that is ready.
