@@ -7,7 +7,7 @@ mod run;
 pub mod values;
 
 use std::ffi::OsString;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Write};
 use std::time::Duration;
 
 use clap::{Args, FromArgMatches, Parser, Subcommand};
@@ -91,6 +91,12 @@ struct Json {
 /// Does what the arguments say and returns runcap's exit code.
 pub fn main(arguments: impl Iterator<Item = OsString>) -> u8 {
     let arguments: Vec<_> = arguments.collect();
+    // Scripts ask for it at every start, and it needs no command line to be built.
+    if let [_, only] = &arguments[..]
+        && (only == "--version" || only == "-V")
+    {
+        return exit_code_of_text(writeln!(io::stdout(), "runcap {}", env!("CARGO_PKG_VERSION")));
+    }
     // Behind `--` stands the command, and what it is told is its own.
     let whole = arguments.iter().take_while(|one| *one != "--").any(|one| one == "--help");
     let mut command = help::command(whole);

@@ -235,13 +235,10 @@ pub fn run(spec: &Spec, sinks: Sinks<'_>, control: Control<'_>) -> Result<Outcom
             terminal.take_back(leader.pid());
         }
         shared.stop();
-        if let Some(give_up) = give_up {
-            // A command that ended by itself leaves all the time there is to those who read.
-            let in_time = ended.end == End::Finished
-                && supervise::wait_for_sinks(&shared, end_signals, deadline);
-            if !in_time {
-                give_up.0.notify();
-            }
+        // A command that ended by itself leaves all the time there is to those who read.
+        let in_time = || supervise::wait_for_sinks(&shared, end_signals, deadline);
+        if let Some(give_up) = give_up.filter(|_| ended.end != End::Finished || !in_time()) {
+            give_up.0.notify();
         }
         Ok((ended, leader, threads.join()))
     })?;
@@ -257,12 +254,10 @@ pub fn run(spec: &Spec, sinks: Sinks<'_>, control: Control<'_>) -> Result<Outcom
     recover(terminal, &living);
     if !living.is_empty() || !all_reaped || reaped.is_none() {
         keeper::reap_from_now_on();
-    }
-    if !living.is_empty() {
         registry::leave_running(&living);
-        if spec.leftovers == Leftovers::Leave {
-            keeper::drain(held);
-        }
+    }
+    if !living.is_empty() && spec.leftovers == Leftovers::Leave {
+        keeper::drain(held);
     }
     Ok(Outcome {
         end,

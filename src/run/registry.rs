@@ -135,6 +135,9 @@ fn strays_among(registry: &Registry, children: Vec<u32>) -> Vec<u32> {
 /// Takes note that `processes` live on after their command; from now on no orphan can be told
 /// from theirs.
 pub(super) fn leave_running(processes: &[Process]) {
+    if processes.is_empty() {
+        return;
+    }
     ALONE.store(false, Ordering::Relaxed);
     let mut registry = lock();
     let own = std::process::id();

@@ -124,7 +124,7 @@ fn a_signal_does_not_put_off_the_deadline() {
     let ran = end(child);
     assert_eq!(ran.code, Some(143), "{ran:?}");
     // A second, and the grace of a deadline; not the ten seconds of a signal.
-    assert_took(start_of_all.elapsed(), Duration::from_millis(1000));
+    assert_took(start_of_all.elapsed(), Duration::from_millis(1500));
     assert!(start_of_all.elapsed() < Duration::from_secs(6), "{:?}", start_of_all.elapsed());
     mark.assert_gone();
 }
