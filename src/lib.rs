@@ -5,26 +5,12 @@
 //! ```
 //! use runcap::capture::Capture;
 //! use runcap::run::{Control, Sinks, run};
-//! use runcap::spec::{Env, Keep, Leftovers, Limit, Overflow, Rlimits, Spec, Stdin};
+//! use runcap::spec::{Keep, Limit, Overflow, Spec};
 //! use std::time::Duration;
 //!
 //! let limit = Limit { cap: 5, keep: Keep::Head, overflow: Overflow::Discard };
-//! let spec = Spec {
-//!     argv: vec!["echo".into(), "hello, world".into()],
-//!     cwd: None,
-//!     env: Env::default(),
-//!     stdin: Stdin::Null,
-//!     timeout: Some(Duration::from_secs(10)),
-//!     grace: Duration::from_millis(500),
-//!     stdout: limit,
-//!     stderr: limit,
-//!     merge_stderr: false,
-//!     leftovers: Leftovers::Kill,
-//!     rlimits: Rlimits::default(),
-//!     inherit_output: false,
-//!     new_session: false,
-//!     die_with_parent: false,
-//! };
+//! let argv = vec!["echo".into(), "hello, world".into()];
+//! let spec = Spec::new(argv, Some(Duration::from_secs(10)), limit);
 //! let mut stdout = Capture::new(limit.cap, limit.keep)?;
 //! let mut stderr = Capture::new(limit.cap, limit.keep)?;
 //! let sinks = Sinks { stdout: &mut stdout, stderr: &mut stderr };

@@ -50,6 +50,30 @@ pub struct Spec {
     pub die_with_parent: bool,
 }
 
+impl Spec {
+    /// `argv` within `timeout` and, for each stream, `limit`. Everything else as a command expects
+    /// that nobody asked anything special for: inherited directory and environment, no stdin, what
+    /// it leaves behind is killed.
+    pub fn new(argv: Vec<OsString>, timeout: Option<Duration>, limit: Limit) -> Spec {
+        Spec {
+            argv,
+            cwd: None,
+            env: Env::default(),
+            stdin: Stdin::Null,
+            timeout,
+            grace: DEFAULT_GRACE,
+            inherit_output: false,
+            stdout: limit,
+            stderr: limit,
+            merge_stderr: false,
+            leftovers: Leftovers::Kill,
+            rlimits: Rlimits::default(),
+            new_session: false,
+            die_with_parent: false,
+        }
+    }
+}
+
 /// The child's environment: `set` over what runcap inherited, or over nothing.
 #[derive(Debug, Default)]
 pub struct Env {

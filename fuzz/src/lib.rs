@@ -13,10 +13,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use runcap::capture::Capture;
 use runcap::cli::values;
 use runcap::outcome::{Cancel, End, Exit, Outcome, Stream};
-use runcap::spec::{
-    CAP_MAX_BYTES, Env, KEEP, Keep, Leftovers, Limit, OVERFLOW, Overflow, Part, Rlimits, Spec,
-    Stdin,
-};
+use runcap::spec::{CAP_MAX_BYTES, KEEP, Keep, Limit, OVERFLOW, Overflow, Part, Spec};
 use runcap::wire::native::frame::{Framed, Framer};
 use runcap::wire::native::request::{Bounds, Encoding, Refusal, Request};
 use runcap::wire::native::response::{Answer, Output, write_answer, write_refusal};
@@ -513,22 +510,8 @@ fn outcome(numbers: &mut Numbers<'_>) -> Outcome {
 }
 
 fn spec(stdout: Limit, stderr: Limit) -> Spec {
-    Spec {
-        argv: vec!["true".into()],
-        cwd: None,
-        env: Env::default(),
-        stdin: Stdin::Null,
-        timeout: Some(Duration::from_secs(1)),
-        grace: Duration::ZERO,
-        stdout,
-        stderr,
-        merge_stderr: false,
-        leftovers: Leftovers::Kill,
-        rlimits: Rlimits::default(),
-        inherit_output: false,
-        new_session: false,
-        die_with_parent: false,
-    }
+    let timeout = Some(Duration::from_secs(1));
+    Spec { stderr, ..Spec::new(vec!["true".into()], timeout, stdout) }
 }
 
 fn stream_reads_back(answer: &Value, name: &str, capture: &Capture, encoding: Encoding) {

@@ -3,7 +3,6 @@
 use std::fs::File;
 use std::io::{self, BufWriter, ErrorKind, Write};
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::capture::Capture;
@@ -146,9 +145,7 @@ impl Command {
 
     /// Lowers the caps to what the memory limit of the control group allows, and says to what.
     fn lower_caps(&mut self) -> Option<usize> {
-        let limit = sys::cgroup::memory_limit(Path::new("/sys/fs/cgroup"))?;
-        // Both streams together may take half of it.
-        let ceiling = usize::try_from(limit / 4).unwrap_or(usize::MAX).max(1);
+        let ceiling = sys::cgroup::stream_cap_ceiling()?;
         let (stdout, stderr) = (&mut self.spec.stdout.cap, &mut self.spec.stderr.cap);
         let is_lowered = *stdout > ceiling || (!self.spec.merge_stderr && *stderr > ceiling);
         (*stdout, *stderr) = ((*stdout).min(ceiling), (*stderr).min(ceiling));

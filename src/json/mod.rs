@@ -5,7 +5,6 @@ mod requests;
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::time::Duration;
 
 use crate::capture::Capture;
@@ -72,11 +71,9 @@ fn try_serve(options: &Options) -> Result<bool, Failure> {
     let end = run::watch_ending_signals().map_err(Failure::Prepare)?;
     let stdin = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(Failure::Stdin)?);
     let stdout = File::from(io::stdout().as_fd().try_clone_to_owned().map_err(Failure::Stdout)?);
-    let ceiling = sys::cgroup::memory_limit(Path::new("/sys/fs/cgroup"));
     let bounds = Bounds {
         cap: options.cap,
-        // Both streams together may take half of the limit.
-        cap_ceiling: ceiling.map(|limit| usize::try_from(limit / 4).unwrap_or(usize::MAX).max(1)),
+        cap_ceiling: sys::cgroup::stream_cap_ceiling(),
         timeout: options.default_timeout,
         timeout_max: options.timeout_max,
     };

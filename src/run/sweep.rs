@@ -120,15 +120,25 @@ pub(super) fn reap(leader: &Leader) -> bool {
             proc::process(*pid).filter(|process| process.start == *start)
         })
     };
-    let exiting = || processes().find(|process| process.life == Life::Exiting);
-    // Again and again, since a wait without a descriptor is short.
-    while let Some(exiting) = exiting()
-        && Instant::now() < give_up
-    {
-        wait_for(&Member::new(&exiting), give_up);
-    }
     let pids: Vec<u32> = seen.iter().map(|(pid, _)| *pid).collect();
-    registry::reap_orphans(&pids);
     let own = std::process::id();
-    !processes().any(|process| process.parent == own && process.life != Life::Running)
+    // Again and again: a wait without a descriptor is short, and a process may end just after the
+    // look at it.
+    let is_to_come = |process: &Process| match process.life {
+        Life::Running => false,
+        Life::Exiting => true,
+        Life::Ended => process.parent == own,
+    };
+    loop {
+        if let Some(exiting) = processes().find(|process| process.life == Life::Exiting) {
+            wait_for(&Member::new(&exiting), give_up);
+        }
+        registry::reap_orphans(&pids);
+        if !processes().any(|process| is_to_come(&process)) {
+            return true;
+        }
+        if Instant::now() >= give_up {
+            return false;
+        }
+    }
 }

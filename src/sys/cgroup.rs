@@ -3,15 +3,20 @@
 use std::fs;
 use std::path::Path;
 
-/// Bytes that this process's memory cgroup allows, the least of the groups it is in; `None` when
-/// there is no limit or none can be read. `root` is where control groups are mounted.
+/// Where control groups are mounted (cgroups(7)).
+const MOUNT: &str = "/sys/fs/cgroup";
+
+/// Bytes that may be kept of one stream: both together may take half of what this process's memory
+/// cgroup allows, the least of the groups it is in. `None` when there is no limit or none can be
+/// read.
 ///
 /// Version 2 (`memory.max`) and version 1 (`memory.limit_in_bytes`) are both looked at. Inside a
 /// container the path that /proc/self/cgroup names may not exist, since only the container's own
 /// group is mounted; then the mount itself is that group.
-pub(crate) fn memory_limit(root: &Path) -> Option<u64> {
+pub(crate) fn stream_cap_ceiling() -> Option<usize> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    limit_of(root, &groups)
+    let limit = limit_of(Path::new(MOUNT), &groups)?;
+    Some(usize::try_from(limit / 4).unwrap_or(usize::MAX).max(1))
 }
 
 fn limit_of(root: &Path, groups: &str) -> Option<u64> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use runcap::capture::Capture;
 use runcap::outcome::Exit;
 use runcap::run::{Control, Sinks, run};
-use runcap::spec::{Env, Keep, Leftovers, Limit, Overflow, Rlimits, Spec, Stdin};
+use runcap::spec::{Keep, Limit, Overflow, Spec};
 
 use crate::report::{Figure, Goal};
 use crate::tools::{alternate, maybe_pinned, median_ms, nothing, runcap};
@@ -34,22 +34,7 @@ pub(crate) fn engine(pinned: bool, touched_bytes: usize) -> Vec<Figure> {
 
 fn spec() -> Spec {
     let limit = Limit { cap: 64 << 10, keep: Keep::Head, overflow: Overflow::Discard };
-    Spec {
-        argv: vec!["/bin/true".into()],
-        cwd: None,
-        env: Env::default(),
-        stdin: Stdin::Null,
-        timeout: Some(Duration::from_secs(60)),
-        grace: Duration::from_millis(500),
-        stdout: limit,
-        stderr: limit,
-        merge_stderr: false,
-        leftovers: Leftovers::Kill,
-        rlimits: Rlimits::default(),
-        inherit_output: false,
-        new_session: false,
-        die_with_parent: false,
-    }
+    Spec::new(vec!["/bin/true".into()], Some(Duration::from_secs(60)), limit)
 }
 
 fn run_engine(spec: &Spec) {

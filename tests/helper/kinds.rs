@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use runcap::capture::Capture;
 use runcap::feature::{Feature, take_away};
 use runcap::run::{Concurrency, Control, Inheritance, Sinks, prepare_process};
-use runcap::spec::{Env, Keep, Leftovers, Limit, Overflow, Rlimits, Spec, Stdin};
+use runcap::spec::{Env, Keep, Limit, Overflow, Spec};
 
 /// Runs `runcap ARGS` in this process, which does without the interfaces of LIST (separated by
 /// commas).
@@ -93,20 +93,9 @@ pub(crate) fn at_once(count: usize, script: &str) {
 
 fn spec_of(number: usize, script: &str) -> Spec {
     let limit = Limit { cap: 1 << 16, keep: Keep::Head, overflow: Overflow::Discard };
+    let argv = ["/bin/sh", "-c", script].map(OsString::from).to_vec();
     Spec {
-        argv: ["/bin/sh", "-c", script].map(OsString::from).to_vec(),
-        cwd: None,
         env: Env { clear: false, set: vec![("I".into(), number.to_string().into())] },
-        stdin: Stdin::Null,
-        timeout: Some(Duration::from_secs(30)),
-        grace: Duration::from_millis(500),
-        stdout: limit,
-        stderr: limit,
-        merge_stderr: false,
-        leftovers: Leftovers::Kill,
-        rlimits: Rlimits::default(),
-        inherit_output: false,
-        new_session: false,
-        die_with_parent: false,
+        ..Spec::new(argv, Some(Duration::from_secs(30)), limit)
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use runcap::capture::Capture;
 use runcap::outcome::End;
 use runcap::run::{self, Control, Sinks};
-use runcap::spec::{Env, Keep, Leftovers, Limit, Overflow, Rlimits, Spec, Stdin};
+use runcap::spec::{Keep, Limit, Overflow, Spec, Stdin};
 
 use crate::support::*;
 
@@ -51,22 +51,8 @@ fn copied(source: &mut impl Read, cap: usize, keep: Keep) -> Capture {
 /// `script` within these bounds, for a test to change.
 fn spec(script: &str) -> Spec {
     let limit = Limit { cap: 1000, keep: Keep::Head, overflow: Overflow::Discard };
-    Spec {
-        argv: ["/bin/sh", "-c", script].map(Into::into).to_vec(),
-        cwd: None,
-        env: Env::default(),
-        stdin: Stdin::Null,
-        timeout: Some(Duration::from_secs(10)),
-        grace: Duration::from_millis(500),
-        stdout: limit,
-        stderr: limit,
-        merge_stderr: false,
-        leftovers: Leftovers::Kill,
-        rlimits: Rlimits::default(),
-        inherit_output: false,
-        new_session: false,
-        die_with_parent: false,
-    }
+    let argv = ["/bin/sh", "-c", script].map(Into::into).to_vec();
+    Spec::new(argv, Some(Duration::from_secs(10)), limit)
 }
 
 /// Runs `spec` as a library does.
