@@ -20,6 +20,9 @@ use runcap::wire::native::response::{Answer, Output, write_answer, write_refusal
 use runcap::wire::{base64, json_string, native, size, text, time};
 use serde_json::Value;
 
+mod http_head;
+pub use http_head::{head, target};
+
 /// Bytes to text, text to JSON and back, base64.
 pub fn text(data: &[u8]) {
     decoding_does_not_depend_on_the_cuts(data);

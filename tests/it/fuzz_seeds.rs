@@ -7,11 +7,13 @@ mod targets;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 4] = [
+const TARGETS: [(&str, Target); 6] = [
     ("text", targets::text),
     ("quantities", targets::quantities),
     ("capture", targets::capture),
     ("native", targets::native),
+    ("head", targets::head),
+    ("target", targets::target),
 ];
 
 fn fuzz() -> PathBuf {
