@@ -259,7 +259,7 @@ fn says_what_the_model_says(target: &Target) {
 
     let mut known: Vec<Vec<u8>> = Vec::new();
     let mut ends_well = true;
-    for pair in target.query.as_deref().unwrap_or("").split('&').filter(|pair| *pair != "") {
+    for pair in target.query.as_deref().unwrap_or("").split('&').filter(|pair| !pair.is_empty()) {
         let end = pair.find('=').unwrap_or(pair.len());
         // A bad key ends every search that comes to it, a bad value only that for its key.
         let Some(key) = model_of_decoding(&pair[..end], Plus::IsSpace) else {
