@@ -312,6 +312,8 @@ mod tests {
             let value = target("/", query).query_value("key").expect(name);
             assert_eq!(value.as_deref(), expected.map(str::as_bytes), "{name}");
         }
+        let unnamed = target("/", Some("&=v")).query_value("");
+        assert_eq!(unnamed, Ok(Some(b"v".to_vec())), "nothing between two '&' is no pair");
         for query in ["key=%", "%=1&key=1"] {
             assert!(target("/", Some(query)).query_value("key").is_err(), "{query}");
         }
