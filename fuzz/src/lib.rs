@@ -6,6 +6,8 @@
 // Public to the targets, but out of reach where a test includes the file.
 #![allow(unreachable_pub)]
 
+mod http_body;
+
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::time::{Duration, UNIX_EPOCH};
@@ -22,6 +24,7 @@ use serde_json::Value;
 
 mod http_head;
 pub use http_head::{head, target};
+pub use http_body::{chunks, multipart};
 
 /// Bytes to text, text to JSON and back, base64.
 pub fn text(data: &[u8]) {

@@ -7,13 +7,15 @@ mod targets;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 6] = [
+const TARGETS: [(&str, Target); 8] = [
     ("text", targets::text),
     ("quantities", targets::quantities),
     ("capture", targets::capture),
     ("native", targets::native),
     ("head", targets::head),
     ("target", targets::target),
+    ("chunks", targets::chunks),
+    ("multipart", targets::multipart),
 ];
 
 fn fuzz() -> PathBuf {

@@ -70,7 +70,7 @@ pub fn boundary(content_type: &str) -> Result<Vec<u8>, MultipartError> {
         |why| MultipartError::header("content type of a form", content_type.as_bytes(), why);
     let (kind, mut rest) = cut(content_type);
     if !kind.eq_ignore_ascii_case("multipart/form-data") {
-        return Err(error("expected multipart/form-data; boundary=..."));
+        return Err(error("expected multipart/form-data; boundary=TEXT"));
     }
     let mut boundary = None;
     while let Some((name, value)) = parameter(&mut rest).map_err(error)? {
@@ -425,7 +425,7 @@ mod tests {
         let none = "no delimiter in it: is it the boundary's?";
         let long = [&[b'p'; PREAMBLE_MAX_BYTES + 1][..], b"\r\n", &part].concat();
         let head = [b"--b\r\nX: ", &[b'h'; PART_HEAD_MAX_BYTES][..], b"\r\n\r\n"].concat();
-        let missing = "a part without Content-Disposition: form-data; name=\"...\"";
+        let missing = "a part without Content-Disposition: form-data; name=\"TEXT\"";
         let rows: [(&str, Vec<u8>, &str); 13] = [
             ("empty", vec![], none),
             ("other boundary", b"--a\r\n\r\n--a--".to_vec(), none),
@@ -496,7 +496,7 @@ mod tests {
         let parameter = "expected parameters ; name=token or ; name=\"text\"";
         let allowed =
             "boundary is not 1 to 70 letters, digits, inner spaces and any of '()+_,-./:=?";
-        let kind = "expected multipart/form-data; boundary=...";
+        let kind = "expected multipart/form-data; boundary=TEXT";
         let rows = [
             ("", kind),
             ("application/json", kind),

@@ -35,7 +35,7 @@ pub(super) fn part(head: &[u8]) -> Result<Part, MultipartError> {
             }
         }
     }
-    let why = "a part without Content-Disposition: form-data; name=\"...\"";
+    let why = "a part without Content-Disposition: form-data; name=\"TEXT\"";
     disposition.ok_or_else(|| MultipartError::body(why))
 }
 
@@ -43,7 +43,7 @@ pub(super) fn part(head: &[u8]) -> Result<Part, MultipartError> {
 fn form_data(value: &str) -> Result<Part, &'static str> {
     let (kind, mut rest) = cut(value);
     if !kind.eq_ignore_ascii_case("form-data") {
-        return Err("expected form-data; name=\"...\"");
+        return Err("expected form-data; name=\"TEXT\"");
     }
     let (mut name, mut filename, mut extended) = (None, None, None);
     while let Some((key, value)) = parameter(&mut rest)? {
@@ -56,7 +56,7 @@ fn form_data(value: &str) -> Result<Part, &'static str> {
     }
     let name = name.ok_or("name is missing")?;
     let filename = match extended {
-        Some(value) => Some(decode_extended(&value).ok_or("expected filename*=UTF-8''...")?),
+        Some(value) => Some(decode_extended(&value).ok_or("expected filename*=UTF-8''TEXT")?),
         None => filename.map(|filename| decode_form(&filename)),
     };
     Ok(Part { name: decode_form(&name), filename })
@@ -112,12 +112,12 @@ mod tests {
     #[test]
     fn a_head_that_says_no_name_is_refused() {
         let parameter = "expected parameters ; name=token or ; name=\"text\"";
-        let extended = "expected filename*=UTF-8''...";
+        let extended = "expected filename*=UTF-8''TEXT";
         let rows: [(&[u8], &str); 19] = [
             (b"form-data", "name is missing"),
             (b"form-data; filename=a", "name is missing"),
             (b"form-data; name*=UTF-8''a", "name is missing"),
-            (b"attachment; name=a", "expected form-data; name=\"...\""),
+            (b"attachment; name=a", "expected form-data; name=\"TEXT\""),
             (b"form-data; name=a; name=b", "name or filename is given twice"),
             (b"form-data; name=a; filename=b; Filename=b", "name or filename is given twice"),
             (b"form-data; name", parameter),
