@@ -317,7 +317,6 @@ mod tests {
 
     #[test]
     fn what_is_not_strictly_chunked_is_refused() {
-        let zeros = [b'0'; 1000];
         let ext = [b"1;", &[b'x'; SIZE_LINE_MAX_BYTES - 3][..], b"\r\n"].concat();
         let trailer = [b"0\r\nx:", &[b' '; TRAILERS_MAX_BYTES - 3][..], b"\r\n\r\n"].concat();
         let lines =
@@ -341,7 +340,7 @@ mod tests {
                 b"5 \r\nhello\r\n",
                 r"expected ';' after the size of a chunk and white space, found '\r'".into(),
             ),
-            ("17 digits", &zeros, "a size of a chunk longer than 16 hex digits".into()),
+            ("17 digits", &[b'0'; 17], "a size of a chunk longer than 16 hex digits".into()),
             (
                 "control byte in an extension",
                 b"1;a\0\r\n",

@@ -480,7 +480,7 @@ mod tests {
             ),
             (
                 "others",
-                "multipart/form-data ; a=\"x;\" ;boundary=------------------------d74496d66958873e;",
+                "multipart/form-data ; a=\"x;\";boundary=------------------------d74496d66958873e;",
             ),
         ];
         for (name, value) in rows {
