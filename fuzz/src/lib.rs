@@ -6,8 +6,6 @@
 // Public to the targets, but out of reach where a test includes the file.
 #![allow(unreachable_pub)]
 
-mod http_body;
-
 use std::collections::BTreeSet;
 use std::io::Write;
 use std::time::{Duration, UNIX_EPOCH};
@@ -22,9 +20,11 @@ use runcap::wire::native::response::{Answer, Output, write_answer, write_refusal
 use runcap::wire::{base64, json_string, native, size, text, time};
 use serde_json::Value;
 
+mod http_body;
 mod http_head;
-pub use http_head::{head, target};
+
 pub use http_body::{chunks, multipart};
+pub use http_head::{head, target};
 
 /// Bytes to text, text to JSON and back, base64.
 pub fn text(data: &[u8]) {
