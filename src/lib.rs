@@ -21,14 +21,15 @@
 //! ```
 //!
 //! # Map
-//! Arrows only go down: a front (`cli`, `json` and `live`, `doctor`) knows `wire`, which turns
-//! bytes into types and back without any I/O, and the core: `spec` (what to run), `capture` (what
-//! is kept), `outcome` (how it ended), `run` (makes it so) and `sys` (all unsafe code). The core
-//! knows no JSON and no flags. One function, [`run::run`], runs a command in every mode.
+//! Arrows only go down: a front (`cli`, `json` and `live`, `serve`, `doctor`) knows `wire`, which
+//! turns bytes into types and back without any I/O, and the core: `spec` (what to run), `capture`
+//! (what is kept), `outcome` (how it ended), `run` (makes it so) and `sys` (all unsafe code). The
+//! core knows no JSON and no flags. One function, [`run::run`], runs a command in every mode.
 //!
 //! Read [`spec`], [`capture`] and [`outcome`] first, then `run/mod.rs`, `run/supervise.rs` (the
 //! poll loop) and `run/copy.rs`; then `run/members.rs` and `run/sweep.rs` for what outlives a
-//! leader; last [`wire`] and `json`.
+//! leader; then [`wire`] and `json`; last [`serve::transport`], whose text says why a server has
+//! connections of its own, and `serve/routes.rs`.
 //!
 //! # Invariants
 //! 1. Kept ≤ cap for every policy, chunking and stream; kept + dropped = received; the head is a
@@ -47,7 +48,9 @@
 //! 8. The child starts clean: empty signal mask, default dispositions, no descriptor beyond 0, 1
 //!    and 2, stdin /dev/null unless given.
 //! 9. A signal to runcap ends what runs as at a deadline, and it is still answered.
-//! 10. Nothing without a limit, and hitting one is visible.
+//! 10. Nothing without a limit, and hitting one is visible. A request costs its own connection at
+//!     most: every head, body, wait, buffer and thread of a server is bounded, and what is cut
+//!     never looks whole, on either side.
 //! 11. A byte stream is decoded once, by one stateful decoder; no character is split.
 //! 12. pidfd, close_range, splice and children lists are used where the kernel has them, with
 //!     fallbacks that tests force.
@@ -69,9 +72,10 @@ pub mod doctor;
 pub mod json;
 pub mod live;
 pub mod mirror;
+pub mod serve;
 
 #[doc(hidden)]
-pub use sys::feature;
+pub use sys::{alloc::Allocator, feature};
 
 /// One line of runcap's own on stderr.
 fn say(line: std::fmt::Arguments<'_>) {

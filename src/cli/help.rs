@@ -54,6 +54,8 @@ pub(super) fn print(help: &Help, out: &mut dyn Write) -> io::Result<()> {
             print_rows(out, "Exit codes of runcap run:", &EXIT_CODES)?;
             writeln!(out)?;
             print_rows(out, "Exit codes of runcap json:", &JSON_EXIT_CODES)?;
+            writeln!(out)?;
+            print_rows(out, "Exit codes of runcap serve:", &SERVE_EXIT_CODES)?;
         }
         Some(Topic::Json) => {
             print_rows(out, "Request of runcap json (no other field is taken):", &REQUEST)?;
@@ -88,6 +90,12 @@ const JSON_EXIT_CODES: [Row; 4] = [
     ("1", "a request was refused, or there was none"),
     ("125", "stdin or stdout failed, or runcap was called wrongly"),
     ("128+n", "signal n told runcap to end"),
+];
+
+const SERVE_EXIT_CODES: [Row; 3] = [
+    ("0", "told to end, or idle for --idle-exit, and every request that had come was answered"),
+    ("125", "it could not begin, or was called wrongly"),
+    ("128+n", "signal n told it to end, and some requests could not be answered in time"),
 ];
 
 const REQUEST: [Row; 21] = [

@@ -3,6 +3,7 @@
 mod help;
 mod options;
 mod run;
+mod serve;
 #[doc(hidden)]
 pub mod values;
 
@@ -58,6 +59,12 @@ stdout failed. `runcap help json` lists the fields of both.
 
 Example: echo '{\"command\":[\"echo\",\"hi\"]}' | runcap json")]
     Json(Json),
+    /// Serves HTTP to clients that speak PicoD's API.
+    #[command(after_long_help = "\
+Ends with 0 after TERM, once every request that had come was answered.
+
+Example: runcap serve --listen 127.0.0.1:8080 --token-file /run/secrets/runcap")]
+    Serve(Box<serve::Options>),
     /// Shows which kernel interfaces are in use here, and which promise is weaker without each.
     #[command(after_long_help = "Example: runcap doctor")]
     Doctor,
@@ -128,6 +135,7 @@ fn start(mode: Mode) -> u8 {
             request_max_bytes: options.max_request_size,
             die_with_parent: options.die_with_parent,
         }),
+        Mode::Serve(options) => serve::main(*options),
         Mode::Doctor => exit_code_of_text(doctor::write_report(&mut io::stdout())),
         Mode::Help(help) => exit_code_of_text(help::print(&help, &mut io::stdout())),
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use crate::quote::quoted;
+use crate::serve::log::Format;
 use crate::spec::{CAP_MAX_BYTES, KEEP, Keep, Leftovers, OVERFLOW, Overflow, Part};
 use crate::wire::size::parse_size;
 use crate::wire::time::{Bare, parse_duration};
@@ -40,6 +41,12 @@ pub(super) fn limit_count(text: &str) -> Result<u64, String> {
     }
 }
 
+/// A number of things at once, above zero.
+pub(super) fn count(text: &str) -> Result<usize, String> {
+    let count = limit_count(text)?;
+    usize::try_from(count).map_err(|_| format!("{count} are too many"))
+}
+
 /// A duration.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     parse_duration(text, Bare::Seconds).map_err(|error| error.to_string())
@@ -61,6 +68,10 @@ pub(super) fn overflow(text: &str) -> Result<Overflow, String> {
 
 pub(super) fn leftovers(text: &str) -> Result<Leftovers, String> {
     named(text, &[("kill", Leftovers::Kill), ("leave", Leftovers::Leave)])
+}
+
+pub(super) fn log(text: &str) -> Result<Format, String> {
+    named(text, &[("text", Format::Text), ("json", Format::Json), ("off", Format::Off)])
 }
 
 fn named<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, String> {

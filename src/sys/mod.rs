@@ -3,6 +3,7 @@
 //! Nothing here decides anything; each function is one call, its result turned into `io::Result`.
 #![allow(unsafe_code)]
 
+pub(crate) mod alloc;
 pub(crate) mod cgroup;
 pub(crate) mod exec;
 pub mod feature;
@@ -11,7 +12,9 @@ pub(crate) mod poll;
 pub(crate) mod proc;
 pub(crate) mod process;
 pub(crate) mod rlimit;
+pub(crate) mod secret;
 pub(crate) mod signal;
+pub(crate) mod socket;
 pub(crate) mod terminal;
 
 use std::io;

@@ -56,6 +56,11 @@ fn set(resource: Resource, limit: &libc::rlimit) -> io::Result<()> {
     super::check(unsafe { libc::prlimit(0, resource, limit, ptr::null_mut()) }).map(drop)
 }
 
+/// Descriptors that this process may have open: the soft RLIMIT_NOFILE.
+pub(crate) fn open_files_max() -> u64 {
+    get(libc::RLIMIT_NOFILE).rlim_cur
+}
+
 /// The least mark: as a time, 142 years of uninterrupted real-time computing, which no process
 /// meets, so the limit itself changes nothing.
 pub(crate) const MARK_FIRST: u64 = 1 << 52;

@@ -9,7 +9,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use runcap::run::{DRAIN, KEPT_STREAMS_MAX, KILL_WAIT};
+use runcap::serve::auth::TOKEN_MAX_BYTES;
+use runcap::serve::transport::{
+    HEAD_TIME_MAX, LARGE_HEADS_MAX, RATE_MIN, SHUTDOWN_MAX, SMALL_HEAD_MAX_BYTES, STALL_MAX,
+};
 use runcap::spec::{CAP_MAX_BYTES, DEFAULT_CAP_BYTES, DEFAULT_GRACE};
+use runcap::wire::http::head::{HEAD_MAX_BYTES, HEADERS_MAX};
 use runcap::wire::native::{DEPTH_MAX, request::ARGUMENTS_MAX_BYTES};
 use serde_json::Value;
 
@@ -18,8 +23,16 @@ use crate::support::{answer, feed, json, runcap};
 const README: &str = include_str!("../../README.md");
 
 /// Keys of an answer or an event whose values differ from run to run.
-const VOLATILE: [&str; 6] =
-    ["pid", "start_time", "end_time", "duration", "cpu_seconds", "max_rss_bytes"];
+const VOLATILE: [&str; 8] = [
+    "pid",
+    "start_time",
+    "end_time",
+    "duration",
+    "cpu_seconds",
+    "max_rss_bytes",
+    "uptime",
+    "uptime_ms",
+];
 
 #[test]
 fn every_command_of_readme_does_what_readme_shows() {
@@ -110,19 +123,22 @@ fn keys_statuses_and_events_are_those_of_readme() {
 
 #[test]
 fn flags_and_their_defaults_are_those_of_readme() {
-    let help = runcap().args(["json", "--help"]).output().expect("the program starts").stdout;
-    let help = String::from_utf8(help).expect("help is text");
-    let flags = help.split("\n      --").skip(1).map(|flag| {
-        let (name, rest) = flag.split_once("  ").expect("a flag has a description");
-        let default = rest.split_once("[default: ").and_then(|(_, rest)| rest.split_once(']'));
-        let name = format!("--{}", name.replace(['<', '>'], ""));
-        (name, default.map_or("off", |(default, _)| default).to_owned())
-    });
-    let in_readme = table("### Flags", "flag").into_iter().map(|cells| {
-        let flag = backticked(&cells[0]).next().expect("a flag").to_owned();
-        (flag, cells[1].clone())
-    });
-    assert_eq!(in_readme.collect::<BTreeSet<_>>(), flags.collect::<BTreeSet<_>>());
+    for (mode, heading) in [("json", "### Flags"), ("serve", "### Server flags")] {
+        let help = runcap().args([mode, "--help"]).output().expect("the program starts").stdout;
+        let help = String::from_utf8(help).expect("help is text");
+        let flags = help.split("\n      --").skip(1).map(|flag| {
+            let (name, rest) = flag.split_once("  ").expect("a flag has a description");
+            let default = rest.split_once("[default: ").and_then(|(_, rest)| rest.split_once(']'));
+            let name = format!("--{}", name.replace(['<', '>'], ""));
+            (name, default.map_or("off", |(default, _)| default).to_owned())
+        });
+        let in_readme = table(heading, "flag").into_iter().map(|cells| {
+            let flag = backticked(&cells[0]).next().expect("a flag").to_owned();
+            (flag, cells[1].replace('`', ""))
+        });
+        let in_readme = in_readme.collect::<BTreeSet<_>>();
+        assert_eq!(in_readme, flags.collect::<BTreeSet<_>>(), "{mode}");
+    }
 }
 
 #[test]
@@ -222,6 +238,22 @@ fn the_numbers_of_readme_are_those_of_the_code() {
         format!("| `grace` | seconds, or a duration | {} |", DEFAULT_GRACE.as_secs_f64()),
         format!("nothing happened for {} s", runcap::live::PING_AFTER.as_secs()),
         format!("After {} syntax", runcap::json::SYNTAX_ERRORS_MAX),
+        format!("at most {TOKEN_MAX_BYTES} bytes |"),
+        format!(
+            "| {} KiB, {HEADERS_MAX} headers, {} s |",
+            HEAD_MAX_BYTES >> 10,
+            HEAD_TIME_MAX.as_secs()
+        ),
+        format!(
+            "| heads over {} KiB, all connections | {LARGE_HEADS_MAX} at once |",
+            SMALL_HEAD_MAX_BYTES >> 10
+        ),
+        format!(
+            "| a wait for a client to read | {} s, and {} KiB a second on average |",
+            STALL_MAX.as_secs(),
+            RATE_MIN >> 10
+        ),
+        format!("After {} s, or at once", SHUTDOWN_MAX.as_secs_f64()),
     ];
     for row in rows {
         assert!(README.contains(&row), "README does not say: {row}");

@@ -1,0 +1,217 @@
+//! Who is let in: by a token, or, without one, whoever is on this machine and no web page.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::IpAddr;
+use std::path::Path;
+
+use tiny_http::ResponseBox;
+
+use super::reply::{self, Dialect};
+use super::transport::Head;
+use crate::sys;
+
+/// Longest token, bytes.
+pub const TOKEN_MAX_BYTES: usize = 4096;
+
+/// The variable that a token may be given in.
+pub const TOKEN_VARIABLE: &str = "RUNCAP_TOKEN";
+
+/// A secret that clients must know. It is never shown.
+pub struct Token(Vec<u8>);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+impl Token {
+    /// Takes a token out of the environment, where nobody finds it any more. Call it while this
+    /// process has one thread.
+    ///
+    /// # Errors
+    /// When the variable holds no token.
+    pub fn from_environment() -> Result<Option<Token>, String> {
+        let taken = sys::secret::take_variable(TOKEN_VARIABLE);
+        taken.map(|bytes| Token::new(bytes, TOKEN_VARIABLE)).transpose()
+    }
+
+    /// Reads a token from the first [`TOKEN_MAX_BYTES`] of a file; white space around it is none
+    /// of it.
+    ///
+    /// # Errors
+    /// When the file cannot be read or holds no token.
+    pub fn from_file(path: &Path) -> Result<Token, String> {
+        let shown = path.display();
+        let mut bytes = Vec::with_capacity(TOKEN_MAX_BYTES + 3);
+        let read = File::open(path)
+            .and_then(|file| file.take(TOKEN_MAX_BYTES as u64 + 3).read_to_end(&mut bytes));
+        read.map_err(|error: io::Error| format!("cannot read the token file {shown}: {error}"))?;
+        Token::new(bytes, &format!("the token file {shown}"))
+    }
+
+    fn new(mut bytes: Vec<u8>, place: &str) -> Result<Token, String> {
+        let token = bytes.trim_ascii().to_vec();
+        bytes.fill(0);
+        if token.is_empty() {
+            return Err(format!("{place} holds no token: put at least one character in it"));
+        }
+        if token.len() > TOKEN_MAX_BYTES {
+            return Err(format!("{place} holds more than {TOKEN_MAX_BYTES} bytes"));
+        }
+        if !token.iter().all(u8::is_ascii_graphic) {
+            return Err(format!(
+                "{place} holds a character that no header can carry: use visible ASCII"
+            ));
+        }
+        Ok(Token(token))
+    }
+
+    /// Whether `candidate` is the token, in a time that depends on the candidate's length alone.
+    pub fn is(&self, candidate: &[u8]) -> bool {
+        let mut difference = self.0.len() ^ candidate.len();
+        for (index, byte) in candidate.iter().enumerate() {
+            let own = self.0[index % self.0.len()];
+            // Kept from being shortened to the first difference.
+            difference = std::hint::black_box(difference | usize::from(own ^ byte));
+        }
+        difference == 0
+    }
+}
+
+/// Decides who is let in.
+#[derive(Debug)]
+pub struct Guard {
+    /// What clients must know.
+    pub token: Option<Token>,
+    /// Whether `Host` may name anything.
+    pub foreign_hosts: bool,
+}
+
+impl Guard {
+    /// Lets a request in, or not.
+    ///
+    /// Without a token a browser is what is kept out: a page of somebody else's can send requests
+    /// to this machine, but it cannot keep its browser from saying where it came from (`Origin`),
+    /// or under which name it found the server (`Host`, DNS rebinding).
+    ///
+    /// # Errors
+    /// The answer to one that is not let in.
+    pub fn check(&self, head: &Head<'_>) -> Result<(), ResponseBox> {
+        let dialect = Dialect::of(&head.target.path);
+        let Some(token) = &self.token else {
+            if head.header("Origin").is_some() {
+                let reason = "requests of web pages are refused by a server without a token";
+                return Err(reply::error(dialect, 403, reason));
+            }
+            if !self.foreign_hosts && !head.host.as_deref().is_none_or(is_own_host) {
+                let reason = "the Host header names another machine; use localhost or 127.0.0.1";
+                return Err(reply::error(dialect, 403, reason));
+            }
+            return Ok(());
+        };
+        match dialect {
+            Dialect::Sandbox => {
+                let given = head.header("X-Sandbox-Token");
+                if given.is_some_and(|given| token.is(given.as_bytes())) {
+                    return Ok(());
+                }
+                Err(reply::error(dialect, 403, "invalid or missing X-Sandbox-Token"))
+            }
+            Dialect::Picod if head.target.path.starts_with("/api/") => bearer(token, head),
+            Dialect::Picod => Ok(()),
+        }
+    }
+}
+
+/// PicoD's three refusals.
+fn bearer(token: &Token, head: &Head<'_>) -> Result<(), ResponseBox> {
+    let refusal = |message, detail| Err(reply::unauthorized(message, detail));
+    let Some(given) = head.header("Authorization") else {
+        return refusal("Missing Authorization header", "send Authorization: Bearer TOKEN");
+    };
+    // The scheme is a word of any case (RFC 9110, section 11.1).
+    let Some(("bearer", given)) = given
+        .split_once(' ')
+        .map(|(scheme, given)| (scheme.to_ascii_lowercase(), given))
+        .as_ref()
+        .map(|(scheme, given)| (scheme.as_str(), *given))
+    else {
+        return refusal(
+            "Invalid Authorization header format",
+            "expected Authorization: Bearer TOKEN",
+        );
+    };
+    match token.is(given.trim().as_bytes()) {
+        true => Ok(()),
+        false => refusal("Invalid token", "the token is not the one this server was started with"),
+    }
+}
+
+/// Whether an authority names this machine: `localhost`, 127.0.0.0/8 or `[::1]`, with any port.
+fn is_own_host(host: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    };
+    if name.eq_ignore_ascii_case("localhost") {
+        return true;
+    }
+    let address = match name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
+        Some(inner) => inner.parse().map(IpAddr::V6),
+        None => name.parse().map(IpAddr::V4),
+    };
+    address.is_ok_and(super::transport::is_loopback)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_whole_token_is_the_token() {
+        let token = Token(b"secret".to_vec());
+        assert!(token.is(b"secret"));
+        for wrong in ["", "s", "secre", "secret ", "secretsecret", "Secret", "terces", "secres"] {
+            assert!(!token.is(wrong.as_bytes()), "{wrong}");
+        }
+        assert_eq!(format!("{token:?}"), "Token");
+    }
+
+    #[test]
+    fn tokens_are_one_visible_word() {
+        let token = |text: &str| Token::new(text.into(), "X").map(|token| token.0);
+        assert_eq!(token(" abc\r\n"), Ok(b"abc".to_vec()));
+        assert_eq!(token(&"a".repeat(TOKEN_MAX_BYTES)).map(|token| token.len()), Ok(4096));
+        for wrong in ["", " \n", "a b", "a\u{7}", "é", &"a".repeat(TOKEN_MAX_BYTES + 1)] {
+            assert!(token(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn own_hosts_are_told_from_foreign_ones() {
+        let rows = [
+            ("localhost", true),
+            ("LocalHost:8080", true),
+            ("127.0.0.1", true),
+            ("127.9.8.7:1", true),
+            ("[::1]", true),
+            ("[::1]:8080", true),
+            ("", false),
+            ("evil.example", false),
+            ("localhost.evil.example", false),
+            ("127.0.0.1.evil.example:80", false),
+            ("::1", false),
+            ("[::2]:80", false),
+            ("10.0.0.1", false),
+            ("0.0.0.0:8080", false),
+            ("localhost:x", false),
+            ("2130706433", false),
+        ];
+        for (host, expected) in rows {
+            assert_eq!(is_own_host(host), expected, "{host:?}");
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! `runcap serve`: an HTTP server that clients which exist already speak to.
+//!
+//! [`transport`] gives requests and takes answers, [`auth`] says who is let in, [`routes`] is the
+//! API, [`log`] writes a line for each answer.
+
+pub mod auth;
+pub mod log;
+pub mod reply;
+pub mod routes;
+pub mod transport;
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::outcome::{EXIT_FAILURE, exit_code_of_signal};
+use crate::run::{self, Concurrency, Inheritance};
+use crate::say;
+use crate::sys;
+use auth::{Guard, Token};
+use log::{Format, Log};
+use transport::{Ended, Limits, Listen, Listener};
+
+/// Descriptors that neither connections nor commands are counted with.
+pub const DESCRIPTORS_SET_ASIDE: u64 = 32;
+
+/// Descriptors of one command: its pidfd, three pipes of its own and one that is being made.
+pub const DESCRIPTORS_OF_A_COMMAND: u64 = 5;
+
+/// What `runcap serve` may be told on its command line.
+#[derive(Debug)]
+pub struct Options {
+    /// Where connections come from.
+    pub listen: Listen,
+    /// What clients must know; `None` lets everybody in.
+    pub token: Option<Token>,
+    /// Everybody who reaches the server may use it.
+    pub no_auth: bool,
+    /// Commands at once.
+    pub commands_max: usize,
+    /// Connections at once.
+    pub connections_max: usize,
+    /// Bytes of a JSON or multipart body.
+    pub body_max_bytes: u64,
+    /// How long a connection may lie idle.
+    pub keep_alive: Duration,
+    /// The server ends when it had no connection for so long.
+    pub idle_exit: Option<Duration>,
+    /// What a line of the log looks like.
+    pub log: Format,
+}
+
+/// What handlers know.
+#[derive(Debug)]
+pub struct State {
+    /// Who is let in.
+    pub guard: Guard,
+    /// Bytes of a JSON or multipart body.
+    pub body_max_bytes: u64,
+    /// When the server was started.
+    pub start: Instant,
+    /// Where its lines go.
+    pub log: Log,
+}
+
+/// Serves until a signal says so, and returns runcap's exit code: 0 when every request that had
+/// come was answered, 128+n when signal n left no time for that, 125 when it could not begin.
+pub fn serve(options: Options) -> u8 {
+    match try_serve(options) {
+        Ok(Ended::Answered) => 0,
+        Ok(Ended::CutShort) => run::told_to_end().map_or(EXIT_FAILURE, exit_code_of_signal),
+        Err(error) => {
+            say(format_args!("{error}"));
+            EXIT_FAILURE
+        }
+    }
+}
+
+fn try_serve(options: Options) -> Result<Ended, Failure> {
+    // Before the first command and the first thread.
+    sys::secret::hide_memory();
+    run::prepare_process(Concurrency::Many, Inheritance::Withheld).map_err(Failure::Prepare)?;
+    let end = run::watch_ending_signals().map_err(Failure::Prepare)?;
+    let listener = Listener::bind(&options.listen)
+        .map_err(|error| Failure::Listen(options.listen.clone(), error))?;
+    let is_open = options.token.is_none() && !options.no_auth;
+    if is_open && listener.address().is_some() && !listener.is_loopback() {
+        return Err(Failure::Open);
+    }
+    let log = Log::new(options.log);
+    let (wanted, files) = (
+        Budget { commands: options.commands_max, connections: options.connections_max },
+        sys::rlimit::open_files_max(),
+    );
+    // A server that listens and can accept nobody would look alive.
+    let spare = (0..=DESCRIPTORS_OF_A_COMMAND).map(|_| listener.as_fd().try_clone_to_owned());
+    if let Err(error) = spare.collect::<io::Result<Vec<OwnedFd>>>() {
+        return Err(Failure::Descriptors(files, error));
+    }
+    let budget = wanted.within(files);
+    if budget != wanted {
+        say(format_args!(
+            "{files} open files (ulimit -n) carry {} commands and {} connections at once",
+            budget.commands, budget.connections
+        ));
+    }
+    let foreign_hosts = options.token.is_some() || !listener.is_loopback();
+    let guard = Guard { token: options.token, foreign_hosts };
+    let (start, body_max_bytes) = (Instant::now(), options.body_max_bytes);
+    let state = Arc::new(State { guard, body_max_bytes, start, log });
+    say(format_args!("listening on {listener}"));
+    let limits = Limits {
+        connections: budget.connections,
+        keep_alive: options.keep_alive,
+        idle_exit: options.idle_exit,
+    };
+    Ok(transport::serve(listener, limits, Some(end), state))
+}
+
+/// How much a server takes on at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Budget {
+    commands: usize,
+    connections: usize,
+}
+
+impl Budget {
+    /// Lowered to what so many open files carry: connections first, down to the number of
+    /// commands, then both; never below 2.
+    fn within(self, open_files: u64) -> Budget {
+        let files = open_files.saturating_sub(DESCRIPTORS_SET_ASIDE);
+        let (commands, connections) = (self.commands as u64, self.connections as u64);
+        let even = files / (DESCRIPTORS_OF_A_COMMAND + 1);
+        let beside = files.saturating_sub(connections) / DESCRIPTORS_OF_A_COMMAND;
+        let commands = commands.min(beside.max(even));
+        let connections =
+            connections.min(files.saturating_sub(commands * DESCRIPTORS_OF_A_COMMAND));
+        let least_2 = |count: u64, wanted: usize| {
+            wanted.min(usize::try_from(count).unwrap_or(usize::MAX).max(2))
+        };
+        Budget {
+            commands: least_2(commands, self.commands),
+            connections: least_2(connections, self.connections),
+        }
+    }
+}
+
+/// Why a server could not begin.
+#[derive(Debug)]
+enum Failure {
+    Prepare(io::Error),
+    Listen(Listen, io::Error),
+    /// With the limit on open files.
+    Descriptors(u64, io::Error),
+    Open,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Failure::Prepare(error) => {
+                write!(f, "cannot put this process in order for running commands: {error}")
+            }
+            Failure::Listen(listen, error) => write!(f, "cannot listen on {listen}: {error}"),
+            Failure::Descriptors(files, error) => write!(
+                f,
+                "{files} open files (ulimit -n) do not carry one connection and one command: \
+                 {error}"
+            ),
+            Failure::Open => f.write_str(
+                "anybody who reaches this address could run commands: give clients a token \
+                 (--token-file or RUNCAP_TOKEN), or say --no-auth",
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Budget;
+
+    #[test]
+    fn open_files_bound_commands_and_connections() {
+        let budget = |commands, connections| Budget { commands, connections };
+        let rows = [
+            ("plenty", budget(128, 512), 1 << 20, budget(128, 512)),
+            ("just enough", budget(128, 512), 32 + 5 * 128 + 512, budget(128, 512)),
+            ("one less", budget(128, 512), 31 + 5 * 128 + 512, budget(128, 511)),
+            ("usual", budget(128, 512), 1024, budget(128, 352)),
+            ("few", budget(128, 512), 140, budget(18, 18)),
+            ("hardly any", budget(128, 512), 16, budget(2, 2)),
+            ("few connections wanted", budget(128, 10), 140, budget(19, 10)),
+            ("one command wanted", budget(1, 512), 140, budget(1, 103)),
+            ("one of each wanted", budget(1, 1), 16, budget(1, 1)),
+        ];
+        for (name, wanted, files, expected) in rows {
+            assert_eq!(wanted.within(files), expected, "{name}");
+        }
+    }
+}
