@@ -46,6 +46,7 @@ end() {
 engine_answers() { docker info --format '{{.ServerVersion}}' 2>/dev/null | grep -q .; }
 packages=()
 [[ -x /bin/busybox ]] || packages+=(busybox-static)
+command -v curl >/dev/null || packages+=(curl)
 engine_answers || command -v dockerd >/dev/null || packages+=(docker.io)
 if ((${#packages[@]})); then
     apt-get update
@@ -156,6 +157,29 @@ check 'PID 1 leaves no zombie' 0 "$(grep -c '^State:.Z' "$scratch/processes" || 
 docker stop --time 60 box >/dev/null
 check 'docker stop ends the command in its own way' 'exited 143' \
     "$(docker inspect --format '{{.State.Status}} {{.State.ExitCode}}' box)"
+docker rm -f box >/dev/null
+
+# The server as PID 1, asked from outside the container.
+mkdir "$scratch/run"
+docker run -d --name box --memory 32m --network none --volume "$scratch/run:/run" runcap-box \
+    /runcap serve --listen unix:/run/socket
+started=$(state)
+ask() { curl --silent --max-time 60 --unix-socket "$scratch/run/socket" "$@"; }
+answers() { [[ $(ask http://localhost/health) == *'"status":"ok"'* ]]; }
+wait_for 'the server in the container' answers
+check 'the socket is its owner'"'"'s alone' 600 "$(stat -c %a "$scratch/run/socket")"
+check '2 GB that nobody reads are answered' 404 "$(head -c 2000000000 /dev/zero |
+    ask --output /dev/null --write-out '%{http_code}' --upload-file - http://localhost/api/x)"
+check 'a header of 1 MB is refused' 431 "$( (printf 'X: ' && head -c 1000000 /dev/zero | tr '\0' a) |
+    ask --output /dev/null --write-out '%{http_code}' --header @- http://localhost/health || true)"
+check 'the server answers, and the container lives on as it was' "ok $started" \
+    "$(answers && echo ok) $(state)"
+asked=$SECONDS
+docker stop --time 60 box >/dev/null
+check 'docker stop ends the server within 5 s and with 0' 'exited 0 in time' \
+    "$(docker inspect --format '{{.State.Status}} {{.State.ExitCode}}' box) $(
+        ((SECONDS - asked <= 6)) && echo in time)"
+check 'the path of the socket is gone' no "$([[ -e $scratch/run/socket ]] && echo yes || echo no)"
 docker rm -f box >/dev/null
 
 printf 'tests/container.sh: %d passed, 0 failed\n' "$checks"

@@ -10,6 +10,7 @@ mod ending;
 mod memory;
 mod report;
 mod run;
+mod serve;
 mod spawn;
 mod tools;
 
@@ -69,6 +70,11 @@ const ROWS: &[Row] = &[
     Row { name: "timeout/group-of-50-grace-0", measure: || ending::group_of_50(Some(0)) },
     Row { name: "timeout/group-of-50-grace-default", measure: || ending::group_of_50(None) },
     Row { name: "timeout/escaped-50-grace-0", measure: || ending::escaped_50(Some(0)) },
+    Row { name: "serve/tiny-1", measure: || serve::tiny(1) },
+    Row { name: "serve/tiny-8", measure: || serve::tiny(8) },
+    Row { name: "serve/tiny-64", measure: || serve::tiny(64) },
+    Row { name: "serve/answer-10MiB-64K-writes", measure: || serve::big(64 << 10) },
+    Row { name: "serve/answer-10MiB-one-write", measure: || serve::big(serve::BIG_BYTES + 4096) },
     Row { name: "leftovers/check", measure: ending::leftovers_check },
     Row { name: "leftovers/10000-commands", measure: ending::ten_thousand },
 ];

@@ -2,9 +2,12 @@
 #![allow(unreachable_pub, reason = "a program has no outside that could reach anything")]
 
 mod check;
+mod http;
 mod kinds;
 mod proc;
+mod raw;
 mod session;
+mod stock;
 mod tree;
 
 use std::fs::File;
@@ -42,6 +45,12 @@ fn main() -> ExitCode {
             kinds::on_terminal(terminal, program, args);
         }
         (Some("runcap-without"), [list, args @ ..]) => kinds::runcap_without(list, args),
+        (Some("raw-http"), [bytes, piece, address]) => {
+            let number = |text: &String| text.parse().expect("a number");
+            raw::serve(number(bytes), number(piece), address);
+        }
+        (Some("http-routes"), arguments) => http::routes(arguments),
+        (Some("stock-server"), []) => stock::serve(),
         (Some(part), rest) if part.starts_with("tree-") || part == "hop" => {
             tree_part(part, rest);
         }

@@ -7,7 +7,7 @@ mod targets;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 8] = [
+const TARGETS: [(&str, Target); 9] = [
     ("text", targets::text),
     ("quantities", targets::quantities),
     ("capture", targets::capture),
@@ -16,6 +16,7 @@ const TARGETS: [(&str, Target); 8] = [
     ("target", targets::target),
     ("chunks", targets::chunks),
     ("multipart", targets::multipart),
+    ("serve", targets::serve),
 ];
 
 fn fuzz() -> PathBuf {

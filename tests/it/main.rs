@@ -1,6 +1,7 @@
 //! Every test that runs the program, as one crate.
 #![allow(unreachable_pub, reason = "nobody but these tests sees them")]
 
+mod http;
 mod support;
 
 mod encoding;
@@ -13,6 +14,15 @@ mod leftovers;
 mod output_cap;
 mod readme;
 mod run_cli;
+mod serve_answers;
+mod serve_auth;
+mod serve_end;
+mod serve_floods;
+mod serve_framing;
+mod serve_front;
+mod serve_log;
+mod serve_scarcity;
+mod serve_way_back;
 mod shutdown;
 mod stdin;
 mod terminal;
