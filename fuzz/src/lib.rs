@@ -1,7 +1,7 @@
 //! Which properties hold for every input? One function a target, each panics where one does not.
 //!
 //! The tests of the main package include this file and call each function with its seeds, so it
-//! names nothing but the library, `serde_json` and `std`.
+//! names nothing but the library, `serde_json`, `tiny_http` and `std`.
 
 // Public to the targets, but out of reach where a test includes the file.
 #![allow(unreachable_pub)]
@@ -22,9 +22,11 @@ use serde_json::Value;
 
 mod http_body;
 mod http_head;
+mod http_wire;
 
 pub use http_body::{chunks, multipart};
 pub use http_head::{head, target};
+pub use http_wire::serve;
 
 /// Bytes to text, text to JSON and back, base64.
 pub fn text(data: &[u8]) {
