@@ -25,7 +25,6 @@ type Due = (u16, Option<Vec<u8>>);
 
 /// What is the next byte after this request?
 pub fn serve(data: &[u8]) {
-    // A request that waits to be asked for its body would wait for this client.
     let due = due(data);
     let mut stream = TcpStream::connect(server()).expect("the server accepts");
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a socket");
@@ -62,13 +61,9 @@ fn due(data: &[u8]) -> Vec<Due> {
                 return due;
             }
         };
-        let asks = head.expects_continue && head.framing != Framing::None && after.is_empty();
         let (answer, taken) = match body(head.framing, after) {
             // The client has left in the middle of it.
-            Body::Cut => {
-                due.extend(asks.then_some((100, None)));
-                return due;
-            }
+            Body::Cut => return due,
             Body::Refused(status) => ((status, None), None),
             Body::Whole(body, taken) => ((200, Some(body)), Some(taken)),
         };
@@ -143,9 +138,13 @@ fn answered(mut bytes: &[u8]) -> Vec<Due> {
             None => 0,
         };
         let (body, rest) = rest.split_at_checked(length).expect("a whole body");
+        bytes = rest;
+        // Whether a body that was sent at once is asked for depends on which came first.
+        if status == 100 {
+            continue;
+        }
         let is_shown = status == 200 && header("Without-Body: ").is_none();
         answers.push((status, is_shown.then(|| body.to_vec())));
-        bytes = rest;
     }
     answers
 }

@@ -58,7 +58,6 @@ enum Next<'a> {
 }
 
 /// What becomes of a connection after an answer.
-#[derive(PartialEq)]
 enum After {
     /// The next byte is the next request's.
     GoesOn,
