@@ -33,13 +33,13 @@ impl Token {
     ///
     /// # Errors
     /// When the variable holds no token.
-    pub fn from_environment() -> Result<Option<Token>, String> {
+    pub(crate) fn from_environment() -> Result<Option<Token>, String> {
         let taken = sys::secret::take_variable(TOKEN_VARIABLE);
         taken.map(|bytes| Token::new(bytes, TOKEN_VARIABLE)).transpose()
     }
 
-    /// Reads a token from the first [`TOKEN_MAX_BYTES`] of a file; white space around it is none
-    /// of it.
+    /// Reads a token from a file, which is a little longer than [`TOKEN_MAX_BYTES`] at most; white
+    /// space around it is none of it.
     ///
     /// # Errors
     /// When the file cannot be read or holds no token.
@@ -94,15 +94,18 @@ impl Guard {
     /// Lets a request in, or not.
     ///
     /// Without a token a browser is what is kept out: a page of somebody else's can send requests
-    /// to this machine, but it cannot keep its browser from saying where it came from (`Origin`),
-    /// or under which name it found the server (`Host`, DNS rebinding).
+    /// to this machine, but it cannot keep its browser from saying where it came from (`Origin`, or
+    /// where that is left out, as for an image, `Sec-Fetch-Site`), or under which name it found the
+    /// server (`Host`, DNS rebinding).
     ///
     /// # Errors
     /// The answer to one that is not let in.
     pub fn check(&self, head: &Head<'_>) -> Result<(), ResponseBox> {
         let dialect = Dialect::of(&head.target.path);
         let Some(token) = &self.token else {
-            if head.header("Origin").is_some() {
+            let site = head.header("Sec-Fetch-Site");
+            let is_from_page = site.is_some_and(|site| !["none", "same-origin"].contains(&site));
+            if head.header("Origin").is_some() || is_from_page {
                 let reason = "requests of web pages are refused by a server without a token";
                 return Err(reply::error(dialect, 403, reason));
             }
@@ -120,8 +123,9 @@ impl Guard {
                 }
                 Err(reply::error(dialect, 403, "invalid or missing X-Sandbox-Token"))
             }
-            Dialect::Picod if head.target.path.starts_with("/api/") => bearer(token, head),
-            Dialect::Picod => Ok(()),
+            // Everything that is not known to be open is not: another spelling of a path too.
+            Dialect::Picod if ["/health", "*"].contains(&head.target.path.as_str()) => Ok(()),
+            Dialect::Picod => bearer(token, head),
         }
     }
 }

@@ -1,22 +1,28 @@
 //! One line for each answer, on stderr, that nobody can forge and that never holds the server up.
 
 use std::fmt::{self, Write as _};
-use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::AsFd;
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
 
-use crate::sys::poll::{Interest, PollFd, poll};
 use crate::wire::json_string::write_string;
 use crate::wire::time::Rfc3339;
 
 use super::transport::Entry;
 
+/// Bytes of lines that wait to be written; what comes on top is dropped and counted.
+pub const QUEUE_MAX_BYTES: usize = 256 << 10;
+
+/// How long the end of the server waits for its last lines to be read.
+pub const FLUSH_MAX: Duration = Duration::from_millis(250);
+
+const THREAD_STACK_BYTES: usize = 64 << 10;
+
 /// What a line rarely exceeds.
 const LINE_BYTES: usize = 256;
 
-/// Longest line: PIPE_BUF (pipe(7)), so that it is written whole or not at all.
+/// Longest line: PIPE_BUF (pipe(7)).
 #[cfg(test)]
 const LINE_MAX_BYTES: usize = 4096;
 
@@ -29,7 +35,7 @@ const REASON_SHOWN_MAX_BYTES: usize = 256;
 /// What a line looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Fields separated by spaces, the request quoted.
+    /// Fields separated by spaces, what was wrong in parentheses.
     Text,
     /// One JSON object.
     Json,
@@ -37,28 +43,80 @@ pub enum Format {
     Off,
 }
 
-/// Writes lines to stderr. One that cannot be written at once, since nobody reads, is dropped and
-/// counted: the next that can be says how many there were.
+/// Writes lines to stderr through a thread of its own, so that nobody who has a line to say waits
+/// for who reads it. A line that there is no room for is dropped and counted.
+///
+/// The loser was a poll before each write: a terminal is writable as soon as it takes one byte, and
+/// a pipe may be filled by somebody else in between.
 #[derive(Debug)]
 pub struct Log {
     format: Format,
-    /// Whether a write to stderr can wait for a reader.
-    may_wait: bool,
-    dropped: Mutex<u64>,
+    queue: Arc<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    waiting: Mutex<Waiting>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    lines: Vec<u8>,
+    dropped: u64,
+    /// The thread is writing what it has taken.
+    is_writing: bool,
+}
+
+impl Queue {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        // What a thread that died was doing is one line, there or not.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, waiting: MutexGuard<'a, Waiting>) -> MutexGuard<'a, Waiting> {
+        self.changed.wait(waiting).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes lines as they come, several at once where several have come.
+    fn write_on(&self) {
+        let mut waiting = self.waiting();
+        loop {
+            while waiting.lines.is_empty() && waiting.dropped == 0 {
+                waiting = self.wait(waiting);
+            }
+            let mut lines = std::mem::take(&mut waiting.lines);
+            let dropped = std::mem::take(&mut waiting.dropped);
+            waiting.is_writing = true;
+            drop(waiting);
+            if dropped > 0 {
+                let note =
+                    format!("runcap: {dropped} lines of the log were dropped: nobody read\n");
+                lines.extend_from_slice(note.as_bytes());
+            }
+            // Nobody may be there to read it, or the disk is full: there is nobody to tell.
+            let _ = io::stderr().write_all(&lines);
+            waiting = self.waiting();
+            waiting.is_writing = false;
+            self.changed.notify_all();
+        }
+    }
 }
 
 impl Log {
     /// A log of that format.
-    pub fn new(format: Format) -> Log {
-        let stderr = io::stderr().as_fd().try_clone_to_owned().map(File::from);
-        let kind = stderr.and_then(|stderr| stderr.metadata());
-        let may_wait = !kind.is_ok_and(|kind| kind.file_type().is_file());
-        Log { format, may_wait, dropped: Mutex::new(0) }
+    ///
+    /// # Errors
+    /// Out of threads.
+    pub fn new(format: Format) -> io::Result<Log> {
+        let queue = Arc::new(Queue::default());
+        let writer = Arc::clone(&queue);
+        thread::Builder::new().stack_size(THREAD_STACK_BYTES).spawn(move || writer.write_on())?;
+        Ok(Log { format, queue })
     }
 
     /// Writes the line of one answer.
     pub fn entry(&self, entry: &Entry<'_>) {
-        // Not on the stack: room for the longest line there is a page more for every connection.
         let mut line = Vec::with_capacity(LINE_BYTES);
         match self.format {
             Format::Text => text(&mut line, entry),
@@ -66,41 +124,39 @@ impl Log {
             Format::Off => return,
         }
         .expect("a vector takes everything");
-        self.write(&line);
+        self.push(&line);
     }
 
     /// Writes a line of runcap's own, whatever the format.
     pub fn line(&self, what: fmt::Arguments<'_>) {
-        self.write(format!("runcap: {what}\n").as_bytes());
+        self.push(format!("runcap: {what}\n").as_bytes());
     }
 
-    fn write(&self, line: &[u8]) {
-        if !self.may_wait {
-            // A file takes a line in one write, or is full, and then there is nobody to tell.
-            let _ = io::stderr().write_all(line);
+    fn push(&self, line: &[u8]) {
+        let mut waiting = self.queue.waiting();
+        if waiting.lines.len() + line.len() > QUEUE_MAX_BYTES {
+            waiting.dropped += 1;
             return;
         }
-        // One at a time: what there is room for must still be there when it is written.
-        let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
-        if *dropped > 0 {
-            let note = format!("runcap: {dropped} lines of the log were dropped: nobody read\n");
-            if !write_now(note.as_bytes()) {
-                *dropped += 1;
+        waiting.lines.extend_from_slice(line);
+        if !waiting.is_writing {
+            self.queue.changed.notify_all();
+        }
+    }
+
+    /// Waits until everything was written, at most [`FLUSH_MAX`].
+    pub fn flush(&self) {
+        let until = Instant::now() + FLUSH_MAX;
+        let mut waiting = self.queue.waiting();
+        while waiting.is_writing || !waiting.lines.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
                 return;
             }
-            *dropped = 0;
+            let woken = self.queue.changed.wait_timeout(waiting, left);
+            waiting = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
-        *dropped += u64::from(!write_now(line));
     }
-}
-
-/// Writes to stderr if that is possible without waiting. A pipe that is writable takes PIPE_BUF
-/// bytes at once (pipe(7)).
-fn write_now(line: &[u8]) -> bool {
-    let mut stderr = io::stderr();
-    let mut fds = [PollFd::new(Some(stderr.as_fd()), Interest::Write)];
-    let is_ready = poll(&mut fds, Some(Duration::ZERO)).is_ok() && fds[0].ready();
-    is_ready && stderr.write_all(line).is_ok()
 }
 
 fn text(line: &mut dyn io::Write, entry: &Entry<'_>) -> io::Result<()> {

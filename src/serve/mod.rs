@@ -89,7 +89,7 @@ fn try_serve(options: Options) -> Result<Ended, Failure> {
     if is_open && listener.address().is_some() && !listener.is_loopback() {
         return Err(Failure::Open);
     }
-    let log = Log::new(options.log);
+    let log = Log::new(options.log).map_err(Failure::Prepare)?;
     let (wanted, files) = (
         Budget { commands: options.commands_max, connections: options.connections_max },
         sys::rlimit::open_files_max(),
@@ -99,12 +99,18 @@ fn try_serve(options: Options) -> Result<Ended, Failure> {
     if let Err(error) = spare.collect::<io::Result<Vec<OwnedFd>>>() {
         return Err(Failure::Descriptors(files, error));
     }
-    let budget = wanted.within(files);
+    let mut budget = wanted.within(files);
     if budget != wanted {
         say(format_args!(
             "{files} open files (ulimit -n) carry {} commands and {} connections at once",
             budget.commands, budget.connections
         ));
+    }
+    let space = sys::rlimit::address_space_max();
+    let carried = connections_within(space);
+    if carried < budget.connections {
+        budget.connections = carried;
+        say(format_args!("{space} bytes of address space (ulimit -v) carry {carried} connections"));
     }
     let foreign_hosts = options.token.is_some() || !listener.is_loopback();
     let guard = Guard { token: options.token, foreign_hosts };
@@ -116,7 +122,9 @@ fn try_serve(options: Options) -> Result<Ended, Failure> {
         keep_alive: options.keep_alive,
         idle_exit: options.idle_exit,
     };
-    Ok(transport::serve(listener, limits, Some(end), state))
+    let ended = transport::serve(listener, limits, Some(end), Arc::clone(&state));
+    state.log.flush();
+    Ok(ended)
 }
 
 /// How much a server takes on at once.
@@ -146,6 +154,19 @@ impl Budget {
         }
     }
 }
+
+/// Connections that so much address space carries, never below 2. A thread that finds none for its
+/// signal stack ends the process, so it must not come to that.
+fn connections_within(address_space: u64) -> usize {
+    let space = address_space.saturating_sub(ADDRESS_SPACE_SET_ASIDE);
+    usize::try_from(space / ADDRESS_SPACE_OF_A_CONNECTION).unwrap_or(usize::MAX).max(2)
+}
+
+/// Address space that no connection is counted with, bytes: the program, and output that is kept.
+const ADDRESS_SPACE_SET_ASIDE: u64 = 32 << 20;
+
+/// Address space of a connection, bytes: its thread's stacks with their guards, a head, buffers.
+const ADDRESS_SPACE_OF_A_CONNECTION: u64 = 512 << 10;
 
 /// Why a server could not begin.
 #[derive(Debug)]

@@ -9,6 +9,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::marker::PhantomData;
 use std::ptr;
 
 /// Blocks of at most this are kept, bytes.
@@ -42,14 +43,17 @@ thread_local! {
     };
 }
 
-/// Lets the calling thread keep small blocks until this is dropped.
+/// Lets the calling thread, which it never leaves, keep small blocks until this is dropped.
 #[derive(Debug)]
-pub(crate) struct KeepsBlocks(());
+pub(crate) struct KeepsBlocks(PhantomData<*const ()>);
 
 impl KeepsBlocks {
     pub(crate) fn new() -> KeepsBlocks {
-        KEPT.with(|kept| kept.room.set(KEPT_MAX_BYTES));
-        KeepsBlocks(())
+        KEPT.with(|kept| {
+            debug_assert_eq!(kept.room.get(), 0, "once a thread");
+            kept.room.set(KEPT_MAX_BYTES);
+        });
+        KeepsBlocks(PhantomData)
     }
 }
 

@@ -1,6 +1,8 @@
-//! The only unsafe code: system calls that std does not offer, as safe functions.
+//! The only unsafe code: system calls that std does not offer, as safe functions, and the program's
+//! allocator.
 //!
-//! Nothing here decides anything; each function is one call, its result turned into `io::Result`.
+//! But for that, nothing here decides anything; each function is one call, its result turned into
+//! `io::Result`.
 #![allow(unsafe_code)]
 
 pub(crate) mod alloc;

@@ -61,6 +61,11 @@ pub(crate) fn open_files_max() -> u64 {
     get(libc::RLIMIT_NOFILE).rlim_cur
 }
 
+/// Bytes of address space that this process may have: the soft RLIMIT_AS.
+pub(crate) fn address_space_max() -> u64 {
+    get(libc::RLIMIT_AS).rlim_cur
+}
+
 /// The least mark: as a time, 142 years of uninterrupted real-time computing, which no process
 /// meets, so the limit itself changes nothing.
 pub(crate) const MARK_FIRST: u64 = 1 << 52;

@@ -9,24 +9,23 @@ unsafe extern "C" {
 }
 
 /// Takes the variable `name` out of the environment and returns its value. The place where exec
-/// put it, which /proc/PID/environ shows for as long as the process lives (proc(5)), is zeroed.
+/// put it, which /proc/PID/environ shows for as long as the process lives (proc(5)), is zeroed; the
+/// name stays there.
 ///
 /// Call it while this process has one thread.
 pub(crate) fn take_variable(name: &str) -> Option<Vec<u8>> {
     let value = std::env::var_os(name)?.into_vec();
-    let places = places_of(name);
-    // SAFETY: with one thread nobody reads the variables meanwhile.
-    unsafe { std::env::remove_var(name) };
-    for (place, length) in places {
-        // SAFETY: exactly the bytes of a string that exec put there, which is never given back
-        // and which no entry leads to any more.
+    for (place, length) in places_of(name) {
+        // SAFETY: exactly the bytes of a value that the variables still hold, so it is not given
+        // back yet; with one thread nobody reads it meanwhile.
         unsafe { std::ptr::write_bytes(place, 0, length) };
     }
+    // SAFETY: with one thread nobody reads the variables meanwhile.
+    unsafe { std::env::remove_var(name) };
     Some(value)
 }
 
-/// Where the entries of `name` stand, and how long they are. The variables must not have been
-/// changed since exec.
+/// Where the values of `name` stand, and how long they are.
 fn places_of(name: &str) -> Vec<(*mut u8, usize)> {
     let mut places = Vec::new();
     // SAFETY: with one thread nobody changes the variables meanwhile.
@@ -39,8 +38,11 @@ fn places_of(name: &str) -> Vec<(*mut u8, usize)> {
         }
         // SAFETY: every entry is a NUL-terminated string.
         let bytes = unsafe { CStr::from_ptr(text) }.to_bytes();
-        if bytes.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.starts_with(b"=")) {
-            places.push((text.cast(), bytes.len()));
+        let value = bytes.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
+        if let Some(value) = value {
+            // SAFETY: the value is the end of the string.
+            let start = unsafe { text.add(bytes.len() - value.len()) };
+            places.push((start.cast(), value.len()));
         }
         // SAFETY: the entry was not null, so the array goes on.
         entry = unsafe { entry.add(1) };

@@ -12,12 +12,13 @@ pub(crate) fn set_backlog(listener: BorrowedFd<'_>, count: i32) -> io::Result<()
     super::check(unsafe { libc::listen(listener.as_raw_fd(), count) }).map(drop)
 }
 
-/// Makes close(2) end a TCP connection by a reset instead of an orderly end (socket(7), SO_LINGER).
+/// Makes close(2), or the end of this process, end a TCP connection by a reset instead of an
+/// orderly end (socket(7), SO_LINGER), or no more.
 ///
 /// # Errors
 /// As setsockopt(2).
-pub(crate) fn reset_when_closed(socket: BorrowedFd<'_>) -> io::Result<()> {
-    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+pub(crate) fn reset_when_closed(socket: BorrowedFd<'_>, resets: bool) -> io::Result<()> {
+    let linger = libc::linger { l_onoff: resets.into(), l_linger: 0 };
     // SAFETY: the kernel reads a linger of the length that is given with it, and the descriptor is
     // borrowed, hence open.
     let set = unsafe {

@@ -34,7 +34,7 @@ fn sd4_idle_connections_are_closed_and_not_waited_for() {
     let (mut answered, mut silent) = (server.connect(), server.connect());
     answered.send(&request("GET /health", &[]));
     assert!(!answered.answer().closes());
-    wait_until("both are accepted", || server.resources().1 == 3);
+    wait_until("both are accepted", || server.resources().1 == 4);
     let (status, elapsed) = end(&mut server, &[Signal::TERM]);
     assert_eq!(status.code(), Some(0));
     assert_took(elapsed, Duration::ZERO);
@@ -112,13 +112,13 @@ fn sd4_a_client_that_was_answered_does_not_hold_the_end_up() {
 }
 
 #[test]
-fn sd4_a_head_that_never_ends_is_waited_for_at_most_five_seconds() {
+fn sd4_a_head_that_never_ends_is_waited_for_a_moment() {
+    // Half a head is nobody's request: the server ends in order.
     let mut server = Server::start(&[]);
     let _client = half_a_head(&server);
     let (status, elapsed) = end(&mut server, &[Signal::TERM]);
-    assert_eq!(status.code(), Some(128 + 15), "it was not answered");
-    assert!(elapsed < 5 * SECOND + slack(), "{elapsed:?}");
-    assert!(elapsed > 4 * SECOND, "it was given time: {elapsed:?}");
+    assert_eq!(status.code(), Some(0), "every request that had come was answered");
+    assert!(elapsed < SECOND + slack(), "{elapsed:?}");
 }
 
 #[test]
@@ -195,7 +195,9 @@ fn sd6_a_server_that_cannot_speak_still_serves() {
     drop(reader);
     let (_reader, stuck) = pipe().expect("descriptors");
     rustix::pipe::fcntl_setpipe_size(&stuck, 16 << 10).expect("a small pipe");
+    let (_master, terminal) = terminal();
     let rows = [
+        ("a terminal that nobody reads", ":", terminal.into()),
         ("closed", "exec 2>&-", Stdio::null()),
         ("full", "exec 2>/dev/full", Stdio::null()),
         ("broken", ":", broken.into()),
@@ -218,8 +220,20 @@ fn sd6_a_server_that_cannot_speak_still_serves() {
     }
 }
 
+/// A terminal whose other end nobody reads.
+fn terminal() -> (std::os::fd::OwnedFd, std::fs::File) {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+    grantpt(&master).and_then(|()| unlockpt(&master)).expect("it is ours");
+    let name = ptsname(&master, Vec::new()).expect("it has a name");
+    let path = std::path::Path::new(name.to_str().expect("text"));
+    let slave = std::fs::File::options().read(true).write(true).open(path);
+    (master, slave.expect("it can be opened"))
+}
+
 #[test]
 fn sd6_what_was_not_logged_is_counted_when_somebody_reads_again() {
+    const COUNT: usize = 7000;
     let (mut reader, stderr) = pipe().expect("descriptors");
     rustix::pipe::fcntl_setpipe_size(&stderr, 16 << 10).expect("a small pipe");
     let directory = tempfile::tempdir().expect("a directory");
@@ -228,15 +242,17 @@ fn sd6_what_was_not_logged_is_counted_when_somebody_reads_again() {
     command.stderr(stderr);
     let mut server = UnixServer::of(command, &path);
     let ask = || over_unix(&path, &request("GET /health", &["Connection: close"]));
-    (0..600).for_each(|_| assert!(ask().starts_with("HTTP/1.1 200 ")));
-    let mut log = vec![0; 64 << 10];
-    let count = std::io::Read::read(&mut reader, &mut log).expect("lines");
-    log.truncate(count);
-    // One that comes now finds room.
+    // More than the pipe and the log's own room hold.
+    (0..COUNT).for_each(|_| assert!(ask().starts_with("HTTP/1.1 200 ")));
+    let reading = std::thread::spawn(move || {
+        let mut log = Vec::new();
+        std::io::Read::read_to_end(&mut reader, &mut log).map(|_| log)
+    });
+    // One that comes now finds room in the end.
     ask();
     assert_eq!(server.stop(), Some(0));
     drop(server);
-    std::io::Read::read_to_end(&mut reader, &mut log).expect("lines");
+    let log = reading.join().expect("it ends").expect("lines");
     let log = String::from_utf8(log).expect("text");
     let dropped: usize = log
         .lines()
@@ -245,7 +261,7 @@ fn sd6_what_was_not_logged_is_counted_when_somebody_reads_again() {
         .sum();
     let written = log.lines().filter(|line| line.contains(" GET /health 200 ")).count();
     assert!(dropped > 0, "{log}");
-    assert_eq!(written + dropped, 601, "every answer is a line or counted");
+    assert_eq!(written + dropped, COUNT + 1, "every answer is a line or counted");
 }
 
 /// A server that ignores no signal, whatever the tests were started under: shells start what they

@@ -106,7 +106,8 @@ fn k5_rx1_out_of_threads_the_server_answers_503_and_lives() {
         statuses.push(client.answer().status);
     }
     let count = |status| statuses.iter().filter(|other| **other == status).count();
-    assert_eq!((count(200), count(503)), (19, 31), "{statuses:?}");
+    // Two threads are the server's own.
+    assert_eq!((count(200), count(503)), (18, 32), "{statuses:?}");
     assert_eq!(watched.server.ask(GET).status, 503);
     drop(clients);
     wait_until("it works again", || asks(&watched.server) == Some(200));
@@ -207,7 +208,7 @@ fn rx5_a_log_that_may_not_grow_kills_no_server() {
 fn ls_a_log_that_nobody_reads_holds_no_answer_up() {
     // stderr is a pipe that nobody reads while 3,000 requests are answered; when somebody reads
     // again, the log says how many lines are missing, exactly. And a reader that is gone is none.
-    const COUNT: usize = 3000;
+    const COUNT: usize = 7000;
     let (reader, writer) = std::io::pipe().expect("descriptors");
     let mut command = serve();
     let child = command.stdin(Stdio::null()).stderr(writer).spawn().expect("the program starts");

@@ -72,7 +72,7 @@ fn way_back_the_routes_work_on_a_stock_server() {
         guard: Guard { token: Some(token), foreign_hosts: true },
         body_max_bytes: 1 << 20,
         start: Instant::now(),
-        log: Log::new(Format::Off),
+        log: Log::new(Format::Off).expect("a thread"),
     };
     let stock = tiny_http::Server::http("127.0.0.1:0").expect("a port");
     let address = stock.server_addr().to_ip().expect("an address");

@@ -153,8 +153,13 @@ fn accept_all<S: Service>(
         if fds[0].ready() {
             // Who was connected before is owed an answer; without a limit newcomers could keep the
             // server from ever ending.
-            for socket in (0..BACKLOG).map_while(|_| listener.accept().ok()) {
-                start_connection(socket, limits, shared, &mut turned_away);
+            for _ in 0..BACKLOG {
+                match listener.accept() {
+                    Ok(socket) => start_connection(socket, limits, shared, &mut turned_away),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    // One that has left already says nothing about those behind it.
+                    Err(_) => {}
+                }
             }
             return;
         }

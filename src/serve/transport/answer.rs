@@ -191,6 +191,11 @@ impl<'a> Answer<'a> {
             sent_bytes: 0,
         };
         let sent = catch_unwind(AssertUnwindSafe(|| {
+            if !is_chunked {
+                // Such an answer lasts up to the connection's end, so every end but the right one
+                // must be an error, that of this process too.
+                chunks.answer.socket.reset_when_closed(true);
+            }
             chunks.answer.send(&print_head(status, live.headers, None, lines)?)?;
             match is_head {
                 true => Ok(()),
@@ -199,6 +204,9 @@ impl<'a> Answer<'a> {
         }));
         let reason = reason(&sent);
         let (body_bytes, whole) = (chunks.sent_bytes, reason.is_none() && is_chunked);
+        if reason.is_none() && !is_chunked {
+            self.socket.reset_when_closed(false);
+        }
         let wants_reset = reason.is_some() && !is_chunked;
         Sent { status, body_bytes, whole, reason, is_unsent: false, wants_reset }
     }

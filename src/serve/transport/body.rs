@@ -170,6 +170,7 @@ impl Read for Body<'_, '_> {
         let most = usize::try_from(most).expect("no more than the buffer's length");
         let count = self.read_data(&mut buffer[..most])?;
         self.left_max -= count as u64;
+        self.pace.earn(count);
         match &mut self.rest {
             Rest::Length(left) => {
                 *left -= count as u64;

@@ -81,7 +81,7 @@ pub(super) fn serve<S: Service>(connection: &Connection, shared: &Shared<S>) {
                 Some(After::GoesOn) if idle_max == shared.keep_alive => {}
                 Some(After::GoesOn) => break,
                 Some(After::Close { is_drained }) => return close(&input, is_drained),
-                Some(After::Reset) => return socket.reset_when_closed(),
+                Some(After::Reset) => return socket.reset_when_closed(true),
             }
         }
     }
@@ -93,6 +93,9 @@ fn carry_out_next<S: Service>(
     connection: &Connection,
     shared: &Shared<S>,
 ) -> Option<After> {
+    while input.unread().starts_with(b"\r\n") {
+        input.consume(2);
+    }
     if input.unread().is_empty() && !wait_for_request(input, connection) {
         return None;
     }
@@ -102,22 +105,24 @@ fn carry_out_next<S: Service>(
         Next::Refused(Refused { status, reason }) => {
             let service = &*shared.service;
             let answer = Answer::new(input.socket, true, false);
-            let path = path_of(input.unread());
+            let request = request_of(input.unread());
+            let path = request.map(|(_, path)| path);
             let sent = answer.whole(service.refuse(path, status, &reason));
-            log(service, None, start, &sent, Some(&reason));
+            log(service, request, start, &sent, Some(&reason));
             Some(After::Close { is_drained: false })
         }
         Next::Head(head, _place) => Some(carry_out(input, head, start, shared)),
     }
 }
 
-/// The path of a request whose head is refused, as far as it can be read: the error has the shape
-/// that its client expects.
-fn path_of(head: &[u8]) -> Option<&str> {
+/// Method and path of a request whose head is refused, as far as they can be read: the error has
+/// the shape that its client expects.
+fn request_of(head: &[u8]) -> Option<(&str, &str)> {
     let line = head.split(|byte| byte.is_ascii_control()).next()?;
-    let target = line.split(|byte| *byte == b' ').nth(1)?;
-    let path = target.split(|byte| *byte == b'?').next()?;
-    str::from_utf8(path).ok().filter(|path| path.starts_with('/'))
+    let mut words = str::from_utf8(line).ok()?.split(' ');
+    let (method, target) = (words.next()?, words.next()?);
+    let path = target.split('?').next().filter(|path| path.starts_with('/'))?;
+    Some((method, path))
 }
 
 /// Waits for a request's first byte; false when none comes.
@@ -125,8 +130,19 @@ fn wait_for_request(input: &mut Input<'_>, connection: &Connection) -> bool {
     connection.is_idle.store(true, Ordering::SeqCst);
     // Told to end before this connection was idle: nobody will end its wait, and what has come
     // before is all that is answered.
-    let read = if told_to_end().is_some() { Socket::read_now } else { Socket::read };
-    let came = matches!(input.fill(read), Ok(1..));
+    let came = loop {
+        let read = if told_to_end().is_some() { Socket::read_now } else { Socket::read };
+        if !matches!(input.fill(read), Ok(1..)) {
+            break false;
+        }
+        // An empty line too many behind a request begins no new one (RFC 9112, section 2.2).
+        while input.unread().starts_with(b"\r\n") {
+            input.consume(2);
+        }
+        if !input.unread().is_empty() {
+            break true;
+        }
+    };
     connection.is_idle.store(false, Ordering::SeqCst);
     came
 }
@@ -155,11 +171,16 @@ fn read_head<'a>(input: &mut Input<'_>, start: Instant, large_heads: &'a Places)
                 return refused(503, format!("no room for another head over {most} bytes"));
             }
         }
-        match input.socket.wait_readable(HEAD_TIME_MAX.saturating_sub(start.elapsed())) {
+        let left = HEAD_TIME_MAX.saturating_sub(start.elapsed());
+        // A server that ends waits a moment for the rest: half a head is nobody's request.
+        let is_ending = told_to_end().is_some();
+        match input.socket.wait_readable(left.min(LINGER_AT_END_MAX)) {
             Ok(true) => {}
-            Ok(false) => {
+            Ok(false) if is_ending => return Next::Over,
+            Ok(false) if left.is_zero() => {
                 return refused(408, format!("the head took longer than {HEAD_TIME_MAX:?}"));
             }
+            Ok(false) => {}
             Err(_) => return Next::Over,
         }
         match input.fill(Socket::read_now) {
@@ -198,7 +219,7 @@ fn carry_out<S: Service>(
             let is_drained = matches!(framing, Framing::None | Framing::Length(0));
             let close = close || !is_drained;
             let sent = Answer::new(socket, close, is_head).whole(answer);
-            log(&sent, None);
+            log(&sent, Some("refused before its body"));
             return after(close, &sent, is_drained);
         }
     };

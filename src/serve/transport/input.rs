@@ -50,13 +50,15 @@ impl<'a> Input<'a> {
             self.start = 0;
         }
         let length = self.buffer.len();
+        debug_assert!(length < HEAD_MAX_BYTES, "a read of nothing would look like the end");
         // Most heads fit into one read. For the others there is room at once: what is not used of
         // it costs nothing, and buffers that grow side by side leave holes.
         let (room, capacity) = match READ_BYTES.checked_sub(length) {
             None | Some(0) => (READ_BYTES.min(HEAD_MAX_BYTES - length), HEAD_MAX_BYTES),
             Some(room) => (room, READ_BYTES),
         };
-        self.buffer.reserve_exact(capacity - length);
+        // Out of memory ends this connection, and not the server.
+        self.buffer.try_reserve_exact(capacity - length)?;
         self.buffer.resize(length + room, 0);
         let result = read(self.socket, &mut self.buffer[length..]);
         self.buffer.truncate(length + *result.as_ref().unwrap_or(&0));

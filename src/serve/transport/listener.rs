@@ -161,6 +161,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     // full: who has a stream socket there answers EPROTOTYPE at once (unix(7)).
     match UnixDatagram::unbound()?.connect(path) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Err(error),
         _ => in_use("is in use by another server"),
     }
 }

@@ -13,8 +13,8 @@ use super::{RATE_MIN, STALL_MAX};
 
 /// A connected stream socket.
 ///
-/// A unix stream is carried by std's TCP type too: all that is used of it is recv(2), shutdown(2)
-/// and SO_RCVTIMEO, which do not care.
+/// A unix stream is carried by std's TCP type too: what is used of it (recv, send, poll, shutdown
+/// and two options of sockets) does not care, or fails harmlessly.
 #[derive(Debug)]
 pub(super) struct Socket(TcpStream);
 
@@ -90,10 +90,10 @@ impl Socket {
         let _ = self.0.shutdown(Shutdown::Write);
     }
 
-    /// Makes closing the connection an error for the peer, and throws away what it has not taken.
-    /// A unix socket knows no such end.
-    pub(super) fn reset_when_closed(&self) {
-        let _ = reset_when_closed(self.as_fd());
+    /// Makes the connection's end an error for the peer, which throws away what it has not taken,
+    /// or an orderly end again. A unix socket knows no such end.
+    pub(super) fn reset_when_closed(&self, resets: bool) {
+        let _ = reset_when_closed(self.as_fd(), resets);
     }
 
     /// Ends the wait of a thread that reads, and takes no further bytes: what has come before is
@@ -119,7 +119,7 @@ fn retry(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
 }
 
 /// How long a client may be waited for: [`STALL_MAX`] at once, and no more in all than its bytes
-/// have earned at [`RATE_MIN`].
+/// have earned at [`RATE_MIN`]. What frames a body earns nothing.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     waited: Duration,
@@ -127,7 +127,12 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Reads some bytes; 0 is the client's end.
+    /// Takes note of data that was read.
+    pub(super) fn earn(&mut self, bytes: usize) {
+        self.moved_bytes += bytes as u64;
+    }
+
+    /// Reads some bytes, of which the caller says what is data; 0 is the client's end.
     ///
     /// # Errors
     /// TimedOut when the client is too slow; as recv(2).
@@ -140,7 +145,9 @@ impl Pace {
     /// # Errors
     /// TimedOut when the client is too slow; as send(2).
     pub(super) fn write(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<usize> {
-        self.at_pace(socket, Interest::Write, || socket.write_now(bytes))
+        let count = self.at_pace(socket, Interest::Write, || socket.write_now(bytes))?;
+        self.earn(count);
+        Ok(count)
     }
 
     fn at_pace(
@@ -152,11 +159,7 @@ impl Pace {
         loop {
             match call() {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                Ok(count) => {
-                    self.moved_bytes += count as u64;
-                    return Ok(count);
-                }
-                error => return error,
+                result => return result,
             }
             let earned = STALL_MAX + Duration::from_secs(self.moved_bytes / RATE_MIN);
             let start = Instant::now();
