@@ -1,9 +1,13 @@
 //! Bytes to types and back, pure: nothing in here reads or writes a descriptor of its own.
 
+mod arguments;
 pub mod base64;
 pub mod http;
 pub mod json_string;
 pub mod native;
+pub mod picod;
 pub mod size;
+mod syntax;
 pub mod text;
 pub mod time;
+mod value;

@@ -224,6 +224,17 @@ fn civil_from_days(days: u64) -> (u64, u64, u64) {
     if month < 10 { (year, month + 3, day) } else { (year + 1, month - 9, day) }
 }
 
+/// Shows a duration as seconds with microseconds, always with a decimal point: JSON readers that
+/// tell integers from floats get a float.
+#[derive(Clone, Copy, Debug)]
+pub struct Seconds(pub Duration);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:06}", self.0.as_secs(), self.0.subsec_micros())
+    }
+}
+
 /// Shows a duration as Go's `Duration.String` does: `0s`, `200µs`, `1.5s`, `1m30s`, `1h0m0s`.
 #[derive(Clone, Copy, Debug)]
 pub struct HumanDuration(pub Duration);

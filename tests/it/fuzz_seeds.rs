@@ -7,7 +7,7 @@ mod targets;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 9] = [
+const TARGETS: [(&str, Target); 10] = [
     ("text", targets::text),
     ("quantities", targets::quantities),
     ("capture", targets::capture),
@@ -17,6 +17,7 @@ const TARGETS: [(&str, Target); 9] = [
     ("chunks", targets::chunks),
     ("multipart", targets::multipart),
     ("serve", targets::serve),
+    ("picod", targets::picod),
 ];
 
 fn fuzz() -> PathBuf {

@@ -13,17 +13,12 @@ use serde_json::value::RawValue;
 
 use crate::quote::quoted;
 use crate::spec::{KEEP, OVERFLOW, Part, Rlimits};
+use crate::wire::arguments::Arguments;
+use crate::wire::syntax::{offset, without_place};
+use crate::wire::value::{Reader, Scalar, string, text, wrong};
 
 use super::request::Refusal;
-use super::syntax::{no_object, offset, without_place};
-use super::value::{
-    Reader, Scalar, boolean, cap, count, duration, one_of, size, string, text, wrong,
-};
-
-/// Bytes that arguments and environment of one request may take, each string with its terminator
-/// and its pointer: the kernel takes no more than three quarters of its default 8 MiB stack
-/// (execve(2), "Limits on size of arguments and environment").
-pub const ARGUMENTS_MAX_BYTES: usize = 6 << 20;
+use super::value::{boolean, cap, count, duration, one_of, size};
 
 /// What was read of a request so far. A field that was refused counts as given.
 #[derive(Default)]
@@ -32,10 +27,8 @@ pub(super) struct Fields {
     pub(super) given: BTreeSet<String>,
     /// The key whose value is being read.
     pub(super) current: Option<String>,
-    pub(super) arguments_bytes: usize,
-    pub(super) command: Vec<OsString>,
+    pub(super) arguments: Arguments,
     pub(super) cwd: Option<PathBuf>,
-    pub(super) env: Vec<(OsString, OsString)>,
     pub(super) clear_env: bool,
     pub(super) stdin: Option<Range<usize>>,
     pub(super) timeout: Option<Duration>,
@@ -142,81 +135,42 @@ impl Fields {
         Ok(())
     }
 
-    /// Counts a string towards [`ARGUMENTS_MAX_BYTES`]; whether it still fits.
-    fn fits(&mut self, field: &str, len: usize) -> bool {
-        self.arguments_bytes = self.arguments_bytes.saturating_add(len + 1 + size_of::<usize>());
-        if self.arguments_bytes > ARGUMENTS_MAX_BYTES {
-            let message = format!(
-                "command and env take more than {ARGUMENTS_MAX_BYTES} bytes, which the kernel \
-                 refuses (E2BIG): pass data through stdin or a file"
-            );
-            self.refuse(field, message);
-        }
-        self.arguments_bytes <= ARGUMENTS_MAX_BYTES
-    }
-
     fn read_command<'de, A: MapAccess<'de>>(&mut self, map: &mut A) -> Result<(), A::Error> {
         let mut index = 0;
         let mut item = |value: Scalar| {
-            let field = format!("command[{index}]");
-            index += 1;
-            match string(&value) {
-                Ok(text) if self.fits("command", text.len()) => self.command.push(text.into()),
-                Ok(_) => {}
-                Err(message) => self.refuse(&field, message),
+            if let Err(message) = self.arguments.push(&value) {
+                self.refuse(&format!("command[{index}]"), message);
             }
+            index += 1;
         };
         let value = map.next_value_seed(Reader { item: Some(&mut item), entry: None })?;
         match value {
             Scalar::Array if index == 0 => self.refuse("command", "command is an empty array"),
             Scalar::Array => {}
-            Scalar::Text(_) => match string(&value) {
-                Ok(script) if self.fits("command", script.len()) => {
-                    self.command = ["/bin/sh", "-c", &script].map(OsString::from).to_vec();
-                    if script.is_empty() {
-                        self.refuse("command", "command is an empty string");
-                    }
+            Scalar::Text(_) => {
+                self.arguments.argv = ["/bin/sh", "-c"].map(OsString::from).to_vec();
+                if let Err(message) = self.arguments.push(&value) {
+                    self.refuse("command", message);
+                } else if self.arguments.argv[2].is_empty() {
+                    self.refuse("command", "command is an empty string");
                 }
-                Ok(_) => {}
-                Err(message) => self.refuse("command", message),
-            },
+            }
             other => self.refuse(
                 "command",
                 wrong(&other, "an array of strings, or a string for /bin/sh -c"),
             ),
         }
-        if self.command.first().is_some_and(|program| program.is_empty()) {
+        if self.arguments.argv.first().is_some_and(|program| program.is_empty()) {
             self.refuse("command[0]", "the program is an empty string");
         }
         Ok(())
     }
 
     fn read_env<'de, A: MapAccess<'de>>(&mut self, map: &mut A) -> Result<(), A::Error> {
-        let mut keys = BTreeSet::new();
-        let mut entry = |key: String, value: Scalar| {
-            // Neither key nor value is shown: both may be secrets.
-            let problem = if key.is_empty() {
-                "a variable's name is empty"
-            } else if key.contains('=') {
-                "a variable's name holds '='"
-            } else if key.contains('\0') {
-                "a variable's name holds a NUL byte"
-            } else if keys.contains(&key) {
-                "a variable is given twice"
-            } else {
-                match value {
-                    Scalar::Text(value) if value.contains('\0') => "a value holds a NUL byte",
-                    Scalar::Text(value) => {
-                        if self.fits("env", key.len() + 1 + value.len()) {
-                            self.env.push((OsString::from(&key), value.into()));
-                            keys.insert(key);
-                        }
-                        return;
-                    }
-                    _ => "a value is no string",
-                }
-            };
-            self.refuse("env", problem);
+        let mut entry = |name: String, value: Scalar| {
+            if let Err(message) = self.arguments.set(name, value) {
+                self.refuse("env", message);
+            }
         };
         let value = map.next_value_seed(Reader { item: None, entry: Some(&mut entry) })?;
         if !matches!(value, Scalar::Object) {
@@ -344,4 +298,18 @@ impl<'de> Visitor<'de> for FieldsReader<'_> {
 /// The name of a field as an answer shows it: a key may be as long as the request.
 fn shown_name(field: &str) -> String {
     field.chars().take(NAME_MAX).collect()
+}
+
+/// What is wrong with a value that is no object. It is not shown: a stdin that holds a bare newline
+/// breaks its request, and its next line may be such a value.
+fn no_object(bytes: &[u8]) -> Option<String> {
+    let kind = match bytes.trim_ascii_start().first()? {
+        b'{' => return None,
+        b'[' => "an array",
+        b'"' => "a string",
+        b't' | b'f' => "true or false",
+        b'n' => "null",
+        _ => "a number",
+    };
+    Some(format!("invalid request: expected an object like {{\"command\": ...}}, found {kind}"))
 }

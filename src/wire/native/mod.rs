@@ -8,7 +8,6 @@ mod fields;
 pub mod frame;
 pub mod request;
 pub mod response;
-mod syntax;
 mod value;
 
 /// Deepest nesting of a request; serde_json's own limit is the same.

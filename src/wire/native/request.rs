@@ -15,7 +15,7 @@ use crate::wire::time::HumanDuration;
 
 use super::fields::{Fields, FieldsReader};
 
-pub use super::fields::ARGUMENTS_MAX_BYTES;
+pub use crate::wire::arguments::ARGUMENTS_MAX_BYTES;
 
 /// What a request gets when it does not say otherwise, and the most it may ask for.
 #[derive(Debug, Clone, Copy)]
@@ -133,9 +133,9 @@ impl Fields {
         let stdout = limit(self.stdout, Keep::Head);
         let stderr = limit(self.stderr, Keep::HeadTail);
         let spec = Spec {
-            argv: self.command,
+            argv: self.arguments.argv,
             cwd: self.cwd,
-            env: Env { clear: self.clear_env, set: self.env },
+            env: Env { clear: self.clear_env, set: self.arguments.env },
             stdin,
             timeout: Some(self.timeout.unwrap_or(bounds.timeout)),
             grace: self.grace.unwrap_or(DEFAULT_GRACE),

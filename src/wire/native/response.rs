@@ -9,7 +9,7 @@ use crate::spec::{Keep, Spec};
 use crate::wire::base64;
 use crate::wire::json_string::{write_escaped, write_string};
 use crate::wire::text::{Decoder, continuation_prefix, incomplete_suffix};
-use crate::wire::time::{HumanDuration, Rfc3339};
+use crate::wire::time::{HumanDuration, Rfc3339, Seconds};
 
 use super::request::{Encoding, Refusal};
 
@@ -54,7 +54,7 @@ pub struct Answer<'a> {
 /// As the writer.
 pub fn write_answer(out: &mut dyn Write, answer: &Answer<'_>) -> io::Result<()> {
     let Answer { spec, outcome, .. } = answer;
-    begin(out, answer.event, status(outcome))?;
+    begin(out, answer.event, outcome.status_name())?;
     match (outcome.end, outcome.leader) {
         (End::Finished, Some(Exit::Code(code))) => write!(out, r#","exit_code":{code}"#)?,
         _ => out.write_all(br#","exit_code":null"#)?,
@@ -163,16 +163,6 @@ fn suffix(encoding: Encoding) -> &'static str {
     }
 }
 
-fn status(outcome: &Outcome) -> &'static str {
-    match (outcome.end, outcome.leader) {
-        (End::Finished, Some(Exit::Signal(_))) => "signaled",
-        (End::Finished, _) => "exited",
-        (End::TimedOut, _) => "timed_out",
-        (End::OutputLimit(_), _) => "output_limit",
-        (End::Canceled(_), _) => "canceled",
-    }
-}
-
 /// One sentence on what decided, naming field and value.
 fn reason(spec: &Spec, outcome: &Outcome) -> Option<String> {
     let mut reason = match outcome.end {
@@ -195,15 +185,6 @@ fn reason(spec: &Spec, outcome: &Outcome) -> Option<String> {
         reason.push_str("; a process of it could not be killed");
     }
     Some(reason)
-}
-
-/// Seconds with microseconds, always with a decimal point.
-struct Seconds(Duration);
-
-impl std::fmt::Display for Seconds {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}.{:06}", self.0.as_secs(), self.0.subsec_micros())
-    }
 }
 
 /// Writes the keys of one stream.

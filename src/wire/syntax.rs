@@ -1,4 +1,4 @@
-//! What serde_json found wrong with a request, as a message and a place.
+//! What serde_json found wrong with a body or a request, as a message and a place.
 
 /// serde_json's message without the line and column it ends with.
 pub(super) fn without_place(error: &serde_json::Error) -> String {
@@ -7,20 +7,6 @@ pub(super) fn without_place(error: &serde_json::Error) -> String {
         Some(end) => text[..end].to_owned(),
         None => text,
     }
-}
-
-/// What is wrong with a value that is no object. It is not shown: a stdin that holds a bare newline
-/// breaks its request, and its next line may be such a value.
-pub(super) fn no_object(bytes: &[u8]) -> Option<String> {
-    let kind = match bytes.trim_ascii_start().first()? {
-        b'{' => return None,
-        b'[' => "an array",
-        b'"' => "a string",
-        b't' | b'f' => "true or false",
-        b'n' => "null",
-        _ => "a number",
-    };
-    Some(format!("invalid request: expected an object like {{\"command\": ...}}, found {kind}"))
 }
 
 /// Byte offset of a line and column, both counted from one, as serde_json counts them.
