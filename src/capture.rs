@@ -98,6 +98,16 @@ impl Capture {
         (self.tail_cap == 0).then(|| self.head_cap - self.head.len())
     }
 
+    /// Keeps what it has and only counts from now on, as if its cap had been that. Only a capture
+    /// of the head can: a tail is the stream's last bytes or nothing.
+    ///
+    /// # Panics
+    /// When a tail is kept.
+    pub fn stop_keeping(&mut self) {
+        assert_eq!(self.tail_cap, 0, "only a head can stop");
+        self.head_cap = self.head.len();
+    }
+
     /// Counts `count` bytes that were thrown away before they got here.
     ///
     /// Call it only when [`Capture::room`] is `Some(0)`: a tail would no longer be the stream's.

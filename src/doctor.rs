@@ -30,7 +30,7 @@ pub fn write_report(out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn findings() -> [Finding; 6] {
+fn findings() -> [Finding; 7] {
     let mark = sys::rlimit::mark_use();
     [
         Finding {
@@ -60,6 +60,11 @@ fn findings() -> [Finding; 6] {
             without: "orphans go to PID 1: a process that left the command's group outlives it",
         },
         Finding {
+            name: "openat2",
+            in_use: opens_within(),
+            without: "the server follows every path of a client step by step, in more calls",
+        },
+        Finding {
             name: "inherited mark",
             in_use: mark == MarkUse::Works,
             without: match mark {
@@ -74,6 +79,12 @@ fn findings() -> [Finding; 6] {
             },
         },
     ]
+}
+
+fn opens_within() -> bool {
+    let (flags, resolve) = (sys::files::flags::O_PATH, sys::files::Resolve::Beneath);
+    let root = File::open("/");
+    root.and_then(|root| sys::files::open_within(root.as_fd(), c".", flags, resolve)).is_ok()
 }
 
 fn splices() -> io::Result<bool> {

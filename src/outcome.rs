@@ -153,6 +153,17 @@ pub const EXIT_NOT_EXECUTABLE: u8 = 126;
 pub const EXIT_NOT_FOUND: u8 = 127;
 
 impl Outcome {
+    /// How it ended, in one word: the `status` of an answer.
+    pub fn status_name(&self) -> &'static str {
+        match (self.end, self.leader) {
+            (End::Finished, Some(Exit::Signal(_))) => "signaled",
+            (End::Finished, _) => "exited",
+            (End::TimedOut, _) => "timed_out",
+            (End::OutputLimit(_), _) => "output_limit",
+            (End::Canceled(_), _) => "canceled",
+        }
+    }
+
     /// The exit code of a runcap that ran this one command; `told` is the signal that told runcap
     /// to end, if one did.
     pub fn exit_code(&self, told: Option<i32>) -> u8 {

@@ -8,7 +8,9 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use crate::quote::quoted;
 use crate::serve::log::Format;
-use crate::spec::{CAP_MAX_BYTES, KEEP, Keep, Leftovers, OVERFLOW, Overflow, Part};
+use crate::spec::{
+    CAP_MAX_BYTES, DEFAULT_CAP_BYTES, KEEP, Keep, Leftovers, OVERFLOW, Overflow, Part,
+};
 use crate::wire::size::parse_size;
 use crate::wire::time::{Bare, parse_duration};
 
@@ -24,6 +26,14 @@ pub(super) fn cap(text: &str) -> Result<usize, String> {
     match size(text)? {
         bytes if bytes > CAP_MAX_BYTES => Err(format!("the most is {CAP_MAX_BYTES} bytes")),
         bytes => Ok(bytes),
+    }
+}
+
+/// The cap of a stream under `serve`, where 0 and less are the default, as in PicoD's own flag.
+pub(super) fn server_cap(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(..=0_i64) => Ok(DEFAULT_CAP_BYTES),
+        _ => cap(text),
     }
 }
 

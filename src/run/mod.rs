@@ -43,6 +43,10 @@ pub const DRAIN: Duration = Duration::from_millis(250);
 /// reported instead.
 pub const KILL_WAIT: Duration = Duration::from_millis(750);
 
+/// From TERM to KILL of a command whose client is gone: nobody waits for what it still has to say,
+/// and its place is wanted.
+pub const CLIENT_GONE_GRACE: Duration = Duration::from_millis(50);
+
 /// Stack of a copy or feeder thread; its buffers are on the heap.
 const THREAD_STACK_BYTES: usize = 128 << 10;
 
@@ -68,6 +72,10 @@ pub struct Control<'a> {
     pub give_up: Option<&'a GiveUp>,
     /// Where the answer goes: the command is canceled when its reader is gone (POLLERR, POLLHUP).
     pub reader: Option<BorrowedFd<'a>>,
+    /// The connection of a client that waits for the answer: the command is canceled as soon as
+    /// the peer has closed it, or half of it (POLLRDHUP), with a grace of [`CLIENT_GONE_GRACE`] at
+    /// most.
+    pub client: Option<BorrowedFd<'a>>,
     /// Told the leader's pid before any output is passed on, and then again and again.
     pub observer: Option<&'a dyn Observer>,
 }
@@ -81,6 +89,7 @@ impl Control<'_> {
             terminal: None,
             give_up: None,
             reader: None,
+            client: None,
             observer: None,
         }
     }

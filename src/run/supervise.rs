@@ -13,7 +13,7 @@ use super::copy::{Shared, State};
 use super::leader::{Leader, Member};
 use super::sweep::{Toll, alive, sweep};
 use super::terminal::Terminal;
-use super::{Control, DRAIN, EndSignals, KILL_WAIT, TICK, told_to_end};
+use super::{CLIENT_GONE_GRACE, Control, DRAIN, EndSignals, KILL_WAIT, TICK, told_to_end};
 
 /// How often a process is looked at that there is no descriptor for.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -56,6 +56,8 @@ struct Supervisor<'a> {
     toll: Toll,
     deadline: Option<Instant>,
     forward_grace: Option<Duration>,
+    /// At most, when the command is canceled because its reader is gone.
+    gone_grace: Duration,
 }
 
 /// Watches the command until its streams have ended or are given up, and ends it and what it left
@@ -70,8 +72,9 @@ pub(super) fn supervise(
     let mut next_tick = Instant::now() + TICK;
     let (end, living, toll) = (End::Finished, Vec::new(), Toll::default());
     let forward_grace = control.forward_grace;
+    let gone_grace = control.client.map_or(spec.grace, |_| spec.grace.min(CLIENT_GONE_GRACE));
     let mut command =
-        Supervisor { spec, leader, shared, end, living, toll, deadline, forward_grace };
+        Supervisor { spec, leader, shared, end, living, toll, deadline, forward_grace, gone_grace };
     let mut phase = Phase::Running;
     while !matches!(phase, Phase::Done) {
         let signs = command.wait(&control, &phase, deadline, next_tick);
@@ -192,7 +195,9 @@ impl Supervisor<'_> {
         };
         let told = self.forward_grace.zip(told_to_end());
         let told = told.filter(|_| reason == End::Canceled(Cancel::Requested));
-        let (grace, signal) = told.unwrap_or((self.spec.grace, TERM));
+        let is_gone = reason == End::Canceled(Cancel::ReaderGone);
+        let grace = if is_gone { self.gone_grace } else { self.spec.grace };
+        let (grace, signal) = told.unwrap_or((grace, TERM));
         if matches!(reason, End::OutputLimit(_)) || grace.is_zero() {
             return self.kill(now);
         }
@@ -291,13 +296,15 @@ impl Supervisor<'_> {
             PollFd::new(stop, Interest::Read),
             PollFd::new(kill, Interest::Read),
             PollFd::new(reader, Interest::Gone),
+            PollFd::new(control.client.filter(|_| running), Interest::PeerGone),
             PollFd::new(children, Interest::Read),
             PollFd::new(stop_key, Interest::Read),
         ];
         // A poll that fails (out of kernel memory) sees nothing: the loop goes on by its clock.
         let _ = poll(&mut fds, until.map(|until| until.saturating_duration_since(now)));
         self.shared.ended.clear();
-        Signs { stop: fds[2].ready(), kill: fds[3].ready(), reader_gone: fds[4].ready() }
+        let reader_gone = fds[4].ready() || fds[5].ready();
+        Signs { stop: fds[2].ready(), kill: fds[3].ready(), reader_gone }
     }
 }
 

@@ -29,7 +29,7 @@ const LINE_MAX_BYTES: usize = 4096;
 /// Bytes of a method, a path and a reason that a line shows. With every one of them escaped a line
 /// has room.
 const METHOD_SHOWN_MAX_BYTES: usize = 32;
-const PATH_SHOWN_MAX_BYTES: usize = 1024;
+const PATH_SHOWN_MAX_BYTES: usize = 512;
 const REASON_SHOWN_MAX_BYTES: usize = 256;
 
 /// What a line looks like.
@@ -160,7 +160,7 @@ impl Log {
 }
 
 fn text(line: &mut dyn io::Write, entry: &Entry<'_>) -> io::Result<()> {
-    let Entry { request, status, duration, sent_bytes, reason } = entry;
+    let Entry { request, status, duration, sent_bytes, reason, note } = entry;
     let (method, path) = request.unwrap_or(("-", "-"));
     write!(
         line,
@@ -170,18 +170,19 @@ fn text(line: &mut dyn io::Write, entry: &Entry<'_>) -> io::Result<()> {
         Shown(cut(path, PATH_SHOWN_MAX_BYTES)),
         Milliseconds(*duration)
     )?;
-    if let Some(reason) = reason {
-        write!(line, " ({})", Shown(cut(reason, REASON_SHOWN_MAX_BYTES)))?;
+    for text in [note, reason].into_iter().flatten() {
+        write!(line, " ({})", Shown(cut(text, REASON_SHOWN_MAX_BYTES)))?;
     }
     line.write_all(b"\n")
 }
 
 fn json(line: &mut dyn io::Write, entry: &Entry<'_>) -> io::Result<()> {
-    let Entry { request, status, duration, sent_bytes, reason } = entry;
+    let Entry { request, status, duration, sent_bytes, reason, note } = entry;
     write!(line, "{{\"time\":\"{}\"", Rfc3339(SystemTime::now()))?;
     let fields = [
         ("method", request.map(|(method, _)| method), METHOD_SHOWN_MAX_BYTES),
         ("path", request.map(|(_, path)| path), PATH_SHOWN_MAX_BYTES),
+        ("note", *note, REASON_SHOWN_MAX_BYTES),
         ("reason", *reason, REASON_SHOWN_MAX_BYTES),
     ];
     for (key, value, max_bytes) in fields {
@@ -236,6 +237,7 @@ mod tests {
             duration: Duration::from_micros(1500),
             sent_bytes: 7,
             reason: Some(&hostile),
+            note: Some(&hostile),
         };
         for write in [text, json] {
             let mut line = Vec::new();

@@ -1,26 +1,35 @@
 //! `runcap serve`: an HTTP server that clients which exist already speak to.
 //!
 //! [`transport`] gives requests and takes answers, [`auth`] says who is let in, [`routes`] is the
-//! API, [`log`] writes a line for each answer.
+//! API, [`files`] its files below the [`root`], [`log`] writes a line for each answer.
 
 pub mod auth;
+mod body;
+pub mod budget;
+mod execute;
+pub mod files;
 pub mod log;
 pub mod reply;
+pub mod root;
 pub mod routes;
 pub mod transport;
 
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::outcome::{EXIT_FAILURE, exit_code_of_signal};
-use crate::run::{self, Concurrency, Inheritance};
+use crate::run::{self, Concurrency, EndSignals, Inheritance};
 use crate::say;
 use crate::sys;
 use auth::{Guard, Token};
+use budget::Budget;
 use log::{Format, Log};
+use root::Root;
+use transport::places::Places;
 use transport::{Ended, Limits, Listen, Listener};
 
 /// Descriptors that neither connections nor commands are counted with.
@@ -34,16 +43,16 @@ pub const DESCRIPTORS_OF_A_COMMAND: u64 = 5;
 pub struct Options {
     /// Where connections come from.
     pub listen: Listen,
+    /// What all paths of clients are below of.
+    pub workspace: PathBuf,
     /// What clients must know; `None` lets everybody in.
     pub token: Option<Token>,
     /// Everybody who reaches the server may use it.
     pub no_auth: bool,
-    /// Commands at once.
-    pub commands_max: usize,
+    /// What handlers go by.
+    pub settings: Settings,
     /// Connections at once.
     pub connections_max: usize,
-    /// Bytes of a JSON or multipart body.
-    pub body_max_bytes: u64,
     /// How long a connection may lie idle.
     pub keep_alive: Duration,
     /// The server ends when it had no connection for so long.
@@ -52,25 +61,80 @@ pub struct Options {
     pub log: Format,
 }
 
+/// What handlers go by.
+#[derive(Debug, Clone, Copy)]
+pub struct Settings {
+    /// Bytes kept of each stream of a command.
+    pub cap: usize,
+    /// Timeout where a request says nothing.
+    pub default_timeout: Duration,
+    /// Longest timeout; a longer one is cut to it.
+    pub timeout_max: Duration,
+    /// Commands at once.
+    pub commands_max: usize,
+    /// Bytes of a JSON or multipart body.
+    pub body_max_bytes: u64,
+    /// Captured bytes of all commands together, beyond what each stream has for nothing; `None` is
+    /// a quarter of the memory.
+    pub output_budget: Option<u64>,
+}
+
 /// What handlers know.
 #[derive(Debug)]
 pub struct State {
     /// Who is let in.
     pub guard: Guard,
-    /// Bytes of a JSON or multipart body.
-    pub body_max_bytes: u64,
-    /// When the server was started.
-    pub start: Instant,
-    /// Where its lines go.
-    pub log: Log,
+    /// What all paths of clients are below of.
+    root: Root,
+    settings: Settings,
+    /// Commands that run.
+    commands: Places,
+    output_budget: Budget,
+    /// For bodies that are held.
+    body_budget: Budget,
+    /// What ends commands when the server ends.
+    end: Option<EndSignals>,
+    start: Instant,
+    log: Log,
 }
+
+impl State {
+    /// The state of a server that begins now.
+    pub fn new(
+        guard: Guard,
+        root: Root,
+        settings: Settings,
+        end: Option<EndSignals>,
+        log: Log,
+    ) -> State {
+        let quarter = sys::cgroup::memory_max().map_or(QUARTER_UNKNOWN_BYTES, |bytes| bytes / 4);
+        State {
+            guard,
+            root,
+            settings,
+            commands: Places::default(),
+            output_budget: Budget::new(settings.output_budget.unwrap_or(quarter)),
+            body_budget: Budget::new(quarter),
+            end,
+            start: Instant::now(),
+            log,
+        }
+    }
+}
+
+/// A quarter of the memory where neither the control group nor /proc tells how much there is.
+const QUARTER_UNKNOWN_BYTES: u64 = 64 << 20;
 
 /// Serves until a signal says so, and returns runcap's exit code: 0 when every request that had
 /// come was answered, 128+n when signal n left no time for that, 125 when it could not begin.
 pub fn serve(options: Options) -> u8 {
     match try_serve(options) {
         Ok(Ended::Answered) => 0,
-        Ok(Ended::CutShort) => run::told_to_end().map_or(EXIT_FAILURE, exit_code_of_signal),
+        Ok(Ended::CutShort) => {
+            // Nobody waits for the threads that write them.
+            root::abandon_all();
+            run::told_to_end().map_or(EXIT_FAILURE, exit_code_of_signal)
+        }
         Err(error) => {
             say(format_args!("{error}"));
             EXIT_FAILURE
@@ -79,6 +143,8 @@ pub fn serve(options: Options) -> u8 {
 }
 
 fn try_serve(options: Options) -> Result<Ended, Failure> {
+    let root = Root::open(&options.workspace)
+        .map_err(|error| Failure::Workspace(options.workspace.clone(), error))?;
     // Before the first command and the first thread.
     sys::secret::hide_memory();
     run::prepare_process(Concurrency::Many, Inheritance::Withheld).map_err(Failure::Prepare)?;
@@ -89,16 +155,14 @@ fn try_serve(options: Options) -> Result<Ended, Failure> {
     if is_open && listener.address().is_some() && !listener.is_loopback() {
         return Err(Failure::Open);
     }
-    let log = Log::new(options.log).map_err(Failure::Prepare)?;
-    let (wanted, files) = (
-        Budget { commands: options.commands_max, connections: options.connections_max },
-        sys::rlimit::open_files_max(),
-    );
+    let files = sys::rlimit::open_files_max();
     // A server that listens and can accept nobody would look alive.
     let spare = (0..=DESCRIPTORS_OF_A_COMMAND).map(|_| listener.as_fd().try_clone_to_owned());
     if let Err(error) = spare.collect::<io::Result<Vec<OwnedFd>>>() {
         return Err(Failure::Descriptors(files, error));
     }
+    let mut settings = options.settings;
+    let wanted = Capacity { commands: settings.commands_max, connections: options.connections_max };
     let mut budget = wanted.within(files);
     if budget != wanted {
         say(format_args!(
@@ -114,8 +178,9 @@ fn try_serve(options: Options) -> Result<Ended, Failure> {
     }
     let foreign_hosts = options.token.is_some() || !listener.is_loopback();
     let guard = Guard { token: options.token, foreign_hosts };
-    let (start, body_max_bytes) = (Instant::now(), options.body_max_bytes);
-    let state = Arc::new(State { guard, body_max_bytes, start, log });
+    settings.commands_max = budget.commands;
+    let log = Log::new(options.log).map_err(Failure::Prepare)?;
+    let state = Arc::new(State::new(guard, root, settings, Some(end), log));
     say(format_args!("listening on {listener}"));
     let limits = Limits {
         connections: budget.connections,
@@ -129,15 +194,15 @@ fn try_serve(options: Options) -> Result<Ended, Failure> {
 
 /// How much a server takes on at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Budget {
+struct Capacity {
     commands: usize,
     connections: usize,
 }
 
-impl Budget {
+impl Capacity {
     /// Lowered to what so many open files carry: connections first, down to the number of
     /// commands, then both; never below 2.
-    fn within(self, open_files: u64) -> Budget {
+    fn within(self, open_files: u64) -> Capacity {
         let files = open_files.saturating_sub(DESCRIPTORS_SET_ASIDE);
         let (commands, connections) = (self.commands as u64, self.connections as u64);
         let even = files / (DESCRIPTORS_OF_A_COMMAND + 1);
@@ -148,7 +213,7 @@ impl Budget {
         let least_2 = |count: u64, wanted: usize| {
             wanted.min(usize::try_from(count).unwrap_or(usize::MAX).max(2))
         };
-        Budget {
+        Capacity {
             commands: least_2(commands, self.commands),
             connections: least_2(connections, self.connections),
         }
@@ -171,6 +236,7 @@ const ADDRESS_SPACE_OF_A_CONNECTION: u64 = 512 << 10;
 /// Why a server could not begin.
 #[derive(Debug)]
 enum Failure {
+    Workspace(PathBuf, io::Error),
     Prepare(io::Error),
     Listen(Listen, io::Error),
     /// With the limit on open files.
@@ -181,6 +247,9 @@ enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Failure::Workspace(path, error) => {
+                write!(f, "cannot use the workspace {}: {error}", path.display())
+            }
             Failure::Prepare(error) => {
                 write!(f, "cannot put this process in order for running commands: {error}")
             }
@@ -200,11 +269,11 @@ impl fmt::Display for Failure {
 
 #[cfg(test)]
 mod tests {
-    use super::Budget;
+    use super::Capacity;
 
     #[test]
     fn open_files_bound_commands_and_connections() {
-        let budget = |commands, connections| Budget { commands, connections };
+        let budget = |commands, connections| Capacity { commands, connections };
         let rows = [
             ("plenty", budget(128, 512), 1 << 20, budget(128, 512)),
             ("just enough", budget(128, 512), 32 + 5 * 128 + 512, budget(128, 512)),

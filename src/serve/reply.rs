@@ -25,16 +25,21 @@ impl Dialect {
 
 /// A JSON answer; `text` is JSON already.
 pub fn json(status: u16, text: String) -> ResponseBox {
+    json_bytes(status, text.into_bytes())
+}
+
+/// A JSON answer of bytes that are JSON already.
+pub fn json_bytes(status: u16, text: Vec<u8>) -> ResponseBox {
     with_type(status, "application/json", text)
 }
 
 /// A plain text answer.
 pub fn text(status: u16, text: &str) -> ResponseBox {
-    with_type(status, "text/plain; charset=utf-8", text.to_owned())
+    with_type(status, "text/plain; charset=utf-8", text.as_bytes().to_vec())
 }
 
-fn with_type(status: u16, content_type: &str, text: String) -> ResponseBox {
-    Response::from_data(text.into_bytes())
+fn with_type(status: u16, content_type: &str, text: Vec<u8>) -> ResponseBox {
+    Response::from_data(text)
         .with_status_code(StatusCode(status))
         .with_header(header("Content-Type", content_type))
         .boxed()

@@ -6,6 +6,8 @@ use std::io::Read;
 use tiny_http::{Method, ResponseBox};
 
 use super::State;
+use super::execute::execute;
+use super::files;
 use super::reply::{self, Dialect};
 use super::transport::{BodyRule, Entry, Head, Reply, Service};
 use crate::wire::time::HumanDuration;
@@ -13,21 +15,33 @@ use crate::wire::time::HumanDuration;
 impl Service for State {
     fn admit(&self, head: &Head<'_>) -> Result<BodyRule, ResponseBox> {
         self.guard.check(head)?;
-        Ok(BodyRule { max_bytes: self.body_max_bytes, chunked: dialect(head) == Dialect::Picod })
+        Ok(BodyRule {
+            max_bytes: self.settings.body_max_bytes,
+            chunked: dialect(head) == Dialect::Picod,
+        })
     }
 
-    fn answer<'a>(&'a self, head: &'a Head<'a>, _body: &mut dyn Read) -> Reply<'a> {
-        Reply::Whole(match (&head.method, head.target.path.as_str()) {
-            (Method::Get | Method::Head, "/health") => health(self),
-            (Method::Options, "*") => allowed_methods(),
-            _ => no_route(head),
-        })
+    fn answer<'a>(&'a self, head: &'a Head<'a>, body: &mut dyn Read) -> Reply<'a> {
+        // As it was sent: no other spelling of a path gets around its token.
+        let path = head.target.path.as_str();
+        let file = path.strip_prefix(files::FILES).and_then(|path| path.strip_prefix('/'));
+        match (&head.method, path) {
+            (Method::Get | Method::Head, "/health") => health(self).into(),
+            (Method::Post, "/api/execute") => execute(self, head, body),
+            (Method::Get | Method::Head, files::FILES) => files::list(self, head),
+            (Method::Post, files::FILES) => files::upload(self, head, body).into(),
+            (Method::Options, "*") => allowed_methods().into(),
+            (Method::Get | Method::Head, _) if file.is_some() => {
+                files::download(self, head, file.unwrap_or_default()).into()
+            }
+            _ => no_route(head).into(),
+        }
     }
 
     fn refuse(&self, path: Option<&str>, status: u16, reason: &str) -> ResponseBox {
         let dialect = path.map_or(Dialect::Picod, Dialect::of);
         match (dialect, status) {
-            (Dialect::Picod, 413) => reply::too_large(self.body_max_bytes),
+            (Dialect::Picod, 413) => reply::too_large(self.settings.body_max_bytes),
             (_, 503) => {
                 let answer = reply::error(dialect, status, reason);
                 answer.with_header(reply::header("Retry-After", "1"))

@@ -19,6 +19,17 @@ pub(crate) fn stream_cap_ceiling() -> Option<usize> {
     Some(usize::try_from(limit / 4).unwrap_or(usize::MAX).max(1))
 }
 
+/// Bytes of memory that this process may use: what its memory cgroup allows, or what the machine
+/// has (MemTotal of proc_meminfo(5)). `None` when neither can be read.
+pub(crate) fn memory_max() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let total = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = total.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let total = total.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    let total = total.map(|kib| kib.saturating_mul(1024));
+    [limit_of(Path::new(MOUNT), &groups), total].into_iter().flatten().min()
+}
+
 fn limit_of(root: &Path, groups: &str) -> Option<u64> {
     groups.lines().filter_map(|line| limit_of_line(root, line)).min()
 }

@@ -16,6 +16,8 @@ pub enum Feature {
     ChildrenLists = 8,
     /// The inherited mark, a soft RLIMIT_RTTIME.
     Mark = 16,
+    /// openat2(2), Linux 5.6.
+    Openat2 = 32,
 }
 
 static TAKEN_AWAY: AtomicU8 = AtomicU8::new(0);

@@ -9,6 +9,7 @@ pub(crate) mod alloc;
 pub(crate) mod cgroup;
 pub(crate) mod exec;
 pub mod feature;
+pub(crate) mod files;
 pub(crate) mod pipe;
 pub(crate) mod poll;
 pub(crate) mod proc;
@@ -23,7 +24,10 @@ use std::io;
 
 /// Error numbers that the layers above tell apart.
 pub(crate) mod errno {
-    pub(crate) use libc::{E2BIG, EACCES, EAGAIN, EMFILE, ENFILE, ENOENT, ENOMEM, ENOTDIR};
+    pub(crate) use libc::{
+        E2BIG, EACCES, EAGAIN, EDQUOT, EEXIST, EFBIG, EINVAL, EISDIR, ELOOP, EMFILE, ENAMETOOLONG,
+        ENFILE, ENOENT, ENOMEM, ENOSPC, ENOSYS, ENOTDIR, ENXIO, EPERM, EROFS, EXDEV,
+    };
 }
 
 /// The result of a libc call that reports failure as -1 and errno.

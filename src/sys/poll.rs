@@ -18,6 +18,8 @@ pub(crate) enum Interest {
     Write,
     /// Nothing but errors and hang-ups.
     Gone,
+    /// That the peer of a socket will send nothing more: it has closed its end, or half of it.
+    PeerGone,
 }
 
 impl PollFd {
@@ -30,6 +32,7 @@ impl PollFd {
             Interest::Read => libc::POLLIN,
             Interest::Write => libc::POLLOUT,
             Interest::Gone => 0,
+            Interest::PeerGone => libc::POLLRDHUP,
         };
         PollFd(libc::pollfd { fd: fd.map_or(-1, |fd| fd.as_raw_fd()), events, revents: 0 })
     }

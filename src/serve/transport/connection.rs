@@ -1,6 +1,7 @@
 //! One connection: its requests in order, one at a time, until nobody can be certain what its next
 //! byte is.
 
+use std::cell::OnceCell;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -108,6 +109,7 @@ fn carry_out_next<S: Service>(
             let request = request_of(input.unread());
             let path = request.map(|(_, path)| path);
             let sent = answer.whole(service.refuse(path, status, &reason));
+            let request = request.map(|(method, path)| (method, path, None));
             log(service, request, start, &sent, Some(&reason));
             Some(After::Close { is_drained: false })
         }
@@ -206,7 +208,8 @@ fn carry_out<S: Service>(
     let close = request.close || told_to_end().is_some();
     let head = head(request, socket);
     let log = |sent: &Sent, reason: Option<&str>| {
-        log(service, Some((head.method.as_str(), &head.target.path)), start, sent, reason);
+        let request = (head.method.as_str(), &*head.target.path, head.note.get().map(|x| &**x));
+        log(service, Some(request), start, sent, reason);
     };
     let refuse = |status, reason: &str| service.refuse(Some(&head.target.path), status, reason);
     let is_head = head.method == Method::Head;
@@ -297,20 +300,23 @@ fn head<'a>(request: RequestHead, socket: &'a Socket) -> Head<'a> {
         target: request.target,
         host: request.host,
         length,
+        note: OnceCell::new(),
         client: Some(socket.as_fd()),
     }
 }
 
 fn log<S: Service>(
     service: &S,
-    request: Option<(&str, &str)>,
+    request: Option<(&str, &str, Option<&str>)>,
     start: Instant,
     sent: &Sent,
     reason: Option<&str>,
 ) {
     let (status, sent_bytes, duration) = (sent.status, sent.body_bytes, start.elapsed());
     let reason = reason.map(without_value).or(sent.reason);
-    service.log(&Entry { request, status, duration, sent_bytes, reason });
+    let note = request.and_then(|(_, _, note)| note);
+    let request = request.map(|(method, path, _)| (method, path));
+    service.log(&Entry { request, status, duration, sent_bytes, reason, note });
 }
 
 /// What the log may show of a reason: messages quote the value that they are about, which may be a

@@ -21,9 +21,10 @@ mod body;
 mod connection;
 mod input;
 mod listener;
-mod places;
+pub(super) mod places;
 mod socket;
 
+use std::cell::OnceCell;
 use std::io::{self, Read, Write};
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -99,6 +100,8 @@ pub struct Head<'a> {
     pub headers: Vec<Header>,
     /// Bytes of the body; `None` when it comes in chunks.
     pub length: Option<u64>,
+    /// What the log says of the request beside the rest; a handler may set it once.
+    pub note: OnceCell<String>,
     /// The client's connection, to see when it is gone; absent where the transport has none.
     pub client: Option<BorrowedFd<'a>>,
 }
@@ -108,6 +111,12 @@ impl Head<'_> {
     pub fn header(&self, name: &'static str) -> Option<&str> {
         let found = self.headers.iter().find(|header| header.field.equiv(name));
         found.map(|header| header.value.as_str())
+    }
+
+    /// Has the log say so.
+    pub fn note(&self, note: String) {
+        // The first one stands.
+        let _ = self.note.set(note);
     }
 }
 
@@ -185,6 +194,8 @@ pub struct Entry<'a> {
     pub sent_bytes: u64,
     /// Why the request was refused or its answer cut.
     pub reason: Option<&'a str>,
+    /// What its handler wants to be said.
+    pub note: Option<&'a str>,
 }
 
 /// Limits of one server.

@@ -4,15 +4,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How many of one kind are taken.
 #[derive(Debug, Default)]
-pub(super) struct Places(AtomicUsize);
+pub(in crate::serve) struct Places(AtomicUsize);
 
 /// One of them; dropped, it is free again.
 #[derive(Debug)]
-pub(super) struct Place<'a>(&'a Places);
+pub(in crate::serve) struct Place<'a>(&'a Places);
 
 impl Places {
     /// Takes one, unless `max` are taken.
-    pub(super) fn take(&self, max: usize) -> Option<Place<'_>> {
+    pub(in crate::serve) fn take(&self, max: usize) -> Option<Place<'_>> {
         let more = |taken| (taken < max).then_some(taken + 1);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
         Some(Place(self))
