@@ -75,6 +75,9 @@ const ROWS: &[Row] = &[
     Row { name: "serve/tiny-64", measure: || serve::tiny(64) },
     Row { name: "serve/answer-10MiB-64K-writes", measure: || serve::big(64 << 10) },
     Row { name: "serve/answer-10MiB-one-write", measure: || serve::big(serve::BIG_BYTES + 4096) },
+    Row { name: "serve/execute-1", measure: || serve::execute(1, 1.6) },
+    // As a goal 0.7 of the requests a second is 1 / 0.7 of the time.
+    Row { name: "serve/execute-8", measure: || serve::execute(8, 1.0 / 0.7) },
     Row { name: "leftovers/check", measure: ending::leftovers_check },
     Row { name: "leftovers/10000-commands", measure: ending::ten_thousand },
 ];

@@ -2,13 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::report::{Figure, Goal};
-use crate::tools::{alternate, helper, median, ms, pin, runcap};
+use crate::tools::{alternate, helper, median, median_ms, milliseconds, ms, pin, runcap};
 
 const ROUNDS: usize = 9;
 
@@ -185,4 +186,57 @@ fn fetch_big(stream: &mut TcpStream, buffer: &mut [u8]) -> f64 {
         }
         assert_eq!(have, length);
     })
+}
+
+/// Commands over kept connections against a loop of std's spawn and wait (posix_spawn and waitid)
+/// on as many threads.
+pub(crate) fn execute(clients: usize, goal: f64) -> Vec<Figure> {
+    let ours = Server::runcap();
+    let raw = alternate(
+        ROUNDS,
+        || per_command_ms(clients, || execute_over(ours.connect())),
+        || per_command_ms(clients, || spawn_and_wait as fn()),
+    );
+    vec![Figure::pairs("a command, ms", "std posix_spawn", Goal::Ratio(goal), raw)]
+}
+
+/// Milliseconds a command takes where `clients` run one after the other each, all at once: the
+/// median of one client, the mean over all of several.
+fn per_command_ms<C: FnMut()>(clients: usize, client: impl Fn() -> C + Sync) -> f64 {
+    const COMMANDS: usize = 60;
+    if clients == 1 {
+        return median_ms(COMMANDS, client());
+    }
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..clients {
+            scope.spawn(|| {
+                let mut run = client();
+                (0..COMMANDS).for_each(|_| run());
+            });
+        }
+    });
+    milliseconds(start.elapsed()) / (clients * COMMANDS) as f64
+}
+
+fn execute_over(mut stream: TcpStream) -> impl FnMut() {
+    let body = r#"{"command": ["/bin/true"]}"#;
+    let head = "POST /api/execute HTTP/1.1\r\nHost: 127.0.0.1\r\n";
+    let request = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+    move || {
+        stream.write_all(request.as_bytes()).expect("it reads");
+        let (mut buffer, mut have) = ([0; 4096], 0);
+        while answer_length(&buffer[..have]) != Some(have) {
+            have += match stream.read(&mut buffer[have..]).expect("it answers") {
+                0 => panic!("cut after {have} bytes"),
+                count => count,
+            };
+        }
+        assert!(buffer[..have].starts_with(b"HTTP/1.1 200 "));
+    }
+}
+
+fn spawn_and_wait() {
+    let status = Command::new("/bin/true").process_group(0).status().expect("/bin/true starts");
+    assert!(status.success());
 }
