@@ -3,10 +3,16 @@
 # no network. Needs a Docker engine: takes the one that runs, else starts its own and stops it again,
 # which takes root. Installs what is missing from Debian's packages. Reads no stdin.
 #
-# usage: tests/container.sh RUNCAP    (the static binary)
+# usage: tests/container.sh RUNCAP [PYTHON]
+#
+# RUNCAP is the static binary. With PYTHON, which has what tests/interop/requirements.txt names,
+# a published client floods a server in a container of 64 MiB too.
 set -euo pipefail
 exec </dev/null
-binary=$(realpath "${1:?usage: tests/container.sh RUNCAP}")
+binary=$(realpath "${1:?usage: tests/container.sh RUNCAP [PYTHON]}")
+# No realpath: the Python of a virtual environment is a link that must be called by its own name.
+python=${2:+$(realpath -s "$2")}
+interop=$(realpath "$(dirname "$0")/interop")
 
 fail() { printf 'tests/container.sh: %s\n' "$*" >&2 && exit 1; }
 
@@ -38,6 +44,8 @@ end() {
     if [[ $engine ]]; then
         kill "$engine" || true
         wait "$engine" || true
+        # The engine leaves the network of containers that had the machine's mounted.
+        umount "$scratch/exec/netns/default" 2>/dev/null || true
     fi
     rm -rf "$scratch"
 }
@@ -181,5 +189,24 @@ check 'docker stop ends the server within 5 s and with 0' 'exited 0 in time' \
         ((SECONDS - asked <= 6)) && echo in time)"
 check 'the path of the socket is gone' no "$([[ -e $scratch/run/socket ]] && echo yes || echo no)"
 docker rm -f box >/dev/null
+
+# agentcube-sdk's client on this machine, a server in 64 MiB, and a gigabyte of output a command.
+if [[ $python ]]; then
+    RUNCAP_TOKEN=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
+    export RUNCAP_TOKEN
+    # A server that died would be started again, and counted.
+    docker run -d --name box --memory 64m --network host --restart always --env RUNCAP_TOKEN \
+        runcap-box /runcap serve --listen 127.0.0.1:0
+    said() { docker logs box 2>&1 | grep -om1 'http://[0-9.:]*'; }
+    wait_for 'the server in the container' said
+    started=$(state)
+    "$python" "$interop/flood.py" "$(said)" || fail "$(docker logs --tail 20 box 2>&1)"
+    check '18 GiB of output: the container lives on as it was' "$started" "$(state)"
+    # Of control groups version 2, or of version 1.
+    check '18 GiB of output: the kernel killed nothing' 'oom_kill 0' "$(docker exec box /busybox sh -c \
+        'cd /sys/fs/cgroup; cat memory.events memory/memory.oom_control' 2>/dev/null | grep '^oom_kill ')"
+    docker exec box /busybox grep VmHWM /proc/1/status
+    docker rm -f box >/dev/null
+fi
 
 printf 'tests/container.sh: %d passed, 0 failed\n' "$checks"

@@ -23,6 +23,7 @@ pub(crate) fn runcap_without(list: &str, args: &[String]) -> ! {
             "splice" => Feature::Splice,
             "children" => Feature::ChildrenLists,
             "mark" => Feature::Mark,
+            "openat2" => Feature::Openat2,
             other => panic!("no such interface: {other}"),
         });
     }

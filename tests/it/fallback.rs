@@ -165,7 +165,7 @@ fn without_the_mark_the_promises_hold() {
     core(|| runcap_without("mark", &["json"]));
 }
 
-const ALL: &str = "pidfd,close_range,splice,children,mark";
+const ALL: &str = "pidfd,close_range,splice,children,openat2,mark";
 
 #[test]
 fn without_any_of_them_the_promises_hold() {
@@ -200,7 +200,15 @@ fn doctor(mut command: Command) -> Vec<(String, String)> {
     let names: Vec<_> = lines.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(
         names,
-        ["pidfd", "close_range", "splice", "children lists", "subreaper", "inherited mark"],
+        [
+            "pidfd",
+            "close_range",
+            "splice",
+            "children lists",
+            "subreaper",
+            "openat2",
+            "inherited mark"
+        ],
         "{text}"
     );
     lines
@@ -215,7 +223,7 @@ fn missing(lines: &[(String, String)]) -> Vec<&str> {
 
 #[test]
 fn doctor_says_what_is_in_use_and_what_is_weaker_without() {
-    // Here all six; without each interface, that one; under a finite limit and in a nested runcap
+    // Here all seven; without each interface, that one; under a finite limit and in a nested runcap
     // the mark, with the reason.
     let mut plain = runcap();
     plain.arg("doctor");
@@ -225,15 +233,16 @@ fn doctor_says_what_is_in_use_and_what_is_weaker_without() {
         ("close_range", &["close_range"]),
         ("splice", &["splice"]),
         ("children", &["children lists"]),
+        ("openat2", &["openat2"]),
         ("mark", &["inherited mark"]),
-        (ALL, &["pidfd", "close_range", "splice", "children lists", "inherited mark"]),
+        (ALL, &["pidfd", "close_range", "splice", "children lists", "openat2", "inherited mark"]),
     ] {
         assert_eq!(missing(&doctor(runcap_without(list, &["doctor"]))), expected, "{list}");
     }
     let answer = answer(json!({ "command": [env!("CARGO_BIN_EXE_runcap"), "doctor"] }));
     let text = answer["stdout"].as_str().expect("text");
     assert!(text.contains("inherited mark   not here: this runcap runs under another"), "{text}");
-    assert_eq!(text.lines().count(), 6, "{text}");
+    assert_eq!(text.lines().count(), 7, "{text}");
 }
 
 #[test]
@@ -246,7 +255,7 @@ fn doctor_says_that_a_finite_limit_is_in_the_way_of_the_mark() {
     plain.arg("doctor");
     let lines = doctor(through(&["prlimit", "--rttime=1000000:1000000"], &plain));
     assert_eq!(missing(&lines), ["inherited mark"]);
-    assert!(lines[5].1.contains("a finite RLIMIT_RTTIME is in the way"), "{lines:?}");
+    assert!(lines[6].1.contains("a finite RLIMIT_RTTIME is in the way"), "{lines:?}");
 }
 
 #[test]

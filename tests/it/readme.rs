@@ -3,6 +3,7 @@
 //! A ```sh block is run; the ```json or ```text block that follows it is what it prints. A block
 //! with cargo or rustup in it is not run inside a test: .ci/run runs it, and must hold its lines.
 //! One with docker in it, and a ```dockerfile, must stand in tests/container.sh, which it runs too.
+//! A ```python block must stand in tests/interop/backend.py, which .ci/run tests.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -55,6 +56,7 @@ fn a_wrong_line_of_readme_is_found() {
         ("a line of docker that nobody runs", "--memory 32m", "--memory 64m"),
         ("an image that nobody builds", "COPY runcap busybox /", "COPY runcap /"),
         ("a wrong line on stderr", "the last 838860 of", "the last 838861 of"),
+        ("a line of Python that nobody tests", "timeout or 60", "timeout or 61"),
     ];
     for (name, right, wrong) in rows {
         let planted = README.replacen(right, wrong, 1);
@@ -271,7 +273,7 @@ fn blocks(readme: &str) -> Result<Vec<Block<'_>>, String> {
     let mut lines = readme.lines();
     while let Some(line) = lines.next() {
         let Some(language) = line.strip_prefix("```") else { continue };
-        if !["sh", "json", "text", "rust", "dockerfile"].contains(&language) {
+        if !["sh", "json", "text", "rust", "dockerfile", "python"].contains(&language) {
             return Err(format!("a block of an unknown kind: {line}"));
         }
         let body = lines.by_ref().take_while(|line| *line != "```");
@@ -282,10 +284,12 @@ fn blocks(readme: &str) -> Result<Vec<Block<'_>>, String> {
 
 fn check_commands(readme: &str) -> Result<(), String> {
     let blocks = blocks(readme)?;
-    let commands = |block: &&Block| ["sh", "dockerfile"].contains(&block.language);
+    let commands = |block: &&Block| ["sh", "dockerfile", "python"].contains(&block.language);
     for (at, block) in blocks.iter().enumerate().filter(|(_, block)| commands(block)) {
         let shown = blocks.get(at + 1).filter(|next| ["json", "text"].contains(&next.language));
-        let done = if ["cargo ", "rustup "].iter().any(|tool| block.text.contains(tool)) {
+        let done = if block.language == "python" {
+            check_in_interop(&block.text)
+        } else if ["cargo ", "rustup "].iter().any(|tool| block.text.contains(tool)) {
             check_in_ci(&block.text)
         } else if block.language == "dockerfile" || block.text.contains("docker ") {
             check_in_container(&block.text)
@@ -310,6 +314,13 @@ fn check_in_container(text: &str) -> Result<(), String> {
     let script = include_str!("../container.sh");
     let found = script.contains(&format!("\n{text}"));
     if found { Ok(()) } else { Err("it does not stand in tests/container.sh".to_owned()) }
+}
+
+/// The whole text stands in tests/interop/backend.py, line by line.
+fn check_in_interop(text: &str) -> Result<(), String> {
+    let tested = include_str!("../interop/backend.py");
+    let found = tested.contains(&format!("\n{text}"));
+    if found { Ok(()) } else { Err("it does not stand in tests/interop/backend.py".to_owned()) }
 }
 
 /// Runs the script in an empty directory and compares what it prints.

@@ -212,7 +212,7 @@ fn ls4_no_client_forges_a_line() {
         ("tab", "GET /a\tb", "GET /a 400"),
         ("NUL", "GET /a\0b", "GET /a 400"),
         ("long method", &format!("{method} /x"), &format!(" {} /x 404", &method[..32])),
-        ("long path", &long_path, &format!(" {} 404", &long_path[..4 + 1024])),
+        ("long path", &long_path, &format!(" {} 404", &long_path[..4 + 512])),
         ("a method like a line", "GET-200-0.1ms /x", "GET-200-0.1ms /x 404"),
     ];
     for args in [&[][..], &["--log", "json"]] {

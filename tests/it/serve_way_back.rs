@@ -1,14 +1,16 @@
 //! Why runcap has a transport of its own, and that its routes would work without it.
 
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use runcap::serve::State;
 use runcap::serve::auth::{Guard, Token};
 use runcap::serve::log::{Format, Log};
+use runcap::serve::root::Root;
 use runcap::serve::transport::{Head, Reply, Service};
+use runcap::serve::{Settings, State};
 use runcap::wire::http::target::Target;
 
 use crate::http::{Answer, Client, Server};
@@ -58,6 +60,14 @@ fn way_back_the_routes_work_on_a_stock_server() {
         ("head", "HEAD /health", ""),
         ("unknown", "GET /nowhere", ""),
         ("unknown below /api", "POST /api/nowhere", bearer),
+        ("download", "GET /api/files/Cargo.toml", bearer),
+        (
+            "range",
+            "GET /api/files/./Cargo.toml",
+            "Authorization: Bearer secret\r\nRange: bytes=1-9\r\n",
+        ),
+        ("no such file", "GET /api/files/nowhere", bearer),
+        ("upload of nothing", "POST /api/files", bearer),
         ("no token", "GET /api/nowhere", ""),
         ("no sandbox token", "GET /v1/x", ""),
         ("wrong sandbox token", "GET /v1/x", "X-Sandbox-Token: wrong\r\n"),
@@ -68,12 +78,18 @@ fn way_back_the_routes_work_on_a_stock_server() {
     let path = file.path().to_str().expect("text");
     let own = Server::start(&["--token-file", path]);
     let token = Token::from_file(file.path()).expect("a token");
-    let state = State {
-        guard: Guard { token: Some(token), foreign_hosts: true },
+    let root = Root::open(Path::new(".")).expect("a directory");
+    let log = Log::new(Format::Off).expect("a thread");
+    let guard = Guard { token: Some(token), foreign_hosts: true };
+    let settings = Settings {
+        cap: 1 << 20,
+        default_timeout: Duration::from_secs(60),
+        timeout_max: Duration::from_secs(60),
+        commands_max: 2,
         body_max_bytes: 1 << 20,
-        start: Instant::now(),
-        log: Log::new(Format::Off).expect("a thread"),
+        output_budget: None,
     };
+    let state = State::new(guard, root, settings, None, log);
     let stock = tiny_http::Server::http("127.0.0.1:0").expect("a port");
     let address = stock.server_addr().to_ip().expect("an address");
     thread::scope(|scope| {
@@ -98,6 +114,7 @@ fn answer_one(server: &tiny_http::Server, state: &State) {
         None => (request.url().to_owned(), None),
     };
     let head = Head {
+        note: std::cell::OnceCell::new(),
         method: request.method().clone(),
         target: Target { path, query },
         host: None,
