@@ -146,6 +146,7 @@ pub(crate) fn tiny(connections: usize) -> Vec<Figure> {
 /// From the first to the last byte of a big answer, against a loop that writes `piece` bytes at a
 /// time. One write of the whole is the fastest there is, and needs the whole in memory.
 pub(crate) fn big(piece: usize) -> Vec<Figure> {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
     // On a core each: where the scheduler puts both on one they take turns, for a whole run or not.
     pin("1");
     let (ours, raw) = (Server::routes(), Server::raw(BIG_BYTES, piece));
@@ -163,7 +164,7 @@ pub(crate) fn big(piece: usize) -> Vec<Figure> {
         || (fetch.borrow_mut())(&mut our_stream),
         || (fetch.borrow_mut())(&mut raw_stream),
     );
-    pin(&format!("0-{}", thread::available_parallelism().map_or(0, |count| count.get() - 1)));
+    pin(&format!("0-{}", cores - 1));
     vec![Figure::pairs(
         "10 MiB, first to last byte, ms",
         "raw std::net loop",
