@@ -109,8 +109,7 @@ fn carry_out_next<S: Service>(
             let request = request_of(input.unread());
             let path = request.map(|(_, path)| path);
             let sent = answer.whole(service.refuse(path, status, &reason));
-            let request = request.map(|(method, path)| (method, path, None));
-            log(service, request, start, &sent, Some(&reason));
+            service.log(&entry(request, start, &sent, Some(&reason)));
             Some(After::Close { is_drained: false })
         }
         Next::Head(head, _place) => Some(carry_out(input, head, start, shared)),
@@ -208,8 +207,9 @@ fn carry_out<S: Service>(
     let close = request.close || told_to_end().is_some();
     let head = head(request, socket);
     let log = |sent: &Sent, reason: Option<&str>| {
-        let request = (head.method.as_str(), &*head.target.path, head.note.get().map(|x| &**x));
-        log(service, Some(request), start, sent, reason);
+        let request = Some((head.method.as_str(), head.target.path.as_str()));
+        let note = head.note.get().map(String::as_str);
+        service.log(&Entry { note, ..entry(request, start, sent, reason) });
     };
     let refuse = |status, reason: &str| service.refuse(Some(&head.target.path), status, reason);
     let is_head = head.method == Method::Head;
@@ -305,18 +305,16 @@ fn head<'a>(request: RequestHead, socket: &'a Socket) -> Head<'a> {
     }
 }
 
-fn log<S: Service>(
-    service: &S,
-    request: Option<(&str, &str, Option<&str>)>,
+/// What the log is told of an answer.
+fn entry<'a>(
+    request: Option<(&'a str, &'a str)>,
     start: Instant,
     sent: &Sent,
-    reason: Option<&str>,
-) {
+    reason: Option<&'a str>,
+) -> Entry<'a> {
     let (status, sent_bytes, duration) = (sent.status, sent.body_bytes, start.elapsed());
     let reason = reason.map(without_value).or(sent.reason);
-    let note = request.and_then(|(_, _, note)| note);
-    let request = request.map(|(method, path, _)| (method, path));
-    service.log(&Entry { request, status, duration, sent_bytes, reason, note });
+    Entry { request, status, duration, sent_bytes, reason, note: None }
 }
 
 /// What the log may show of a reason: messages quote the value that they are about, which may be a
@@ -367,7 +365,7 @@ pub(super) fn turn_away<S: Service>(socket: &Socket, service: &S, reason: &str) 
     let start = Instant::now();
     let sent = Answer::without_waiting(socket).whole(service.refuse(None, 503, reason));
     socket.end_writing();
-    log(service, None, start, &sent, Some(reason));
+    service.log(&entry(None, start, &sent, Some(reason)));
 }
 
 /// Throws away some of what a client that was turned away has sent, never for long, since one that

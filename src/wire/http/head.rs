@@ -5,6 +5,7 @@
 //! readers of RFC 9112 could read in two ways is refused, also where the RFC would let a server
 //! repair it.
 
+use super::parameters::is_token;
 use super::target::{self, Target};
 use crate::quote::quoted;
 
@@ -203,7 +204,7 @@ fn request_line(line: &[u8]) -> Result<(&str, &[u8], Version), Refused> {
         return Err(malformed());
     };
     let method = str::from_utf8(method).map_err(|_| malformed())?;
-    if method.is_empty() || !method.bytes().all(is_token_byte) {
+    if method.is_empty() || !method.bytes().all(is_token) {
         return Err(malformed());
     }
     let version = match version {
@@ -232,7 +233,7 @@ fn header_lines(mut rest: &[u8]) -> Result<Vec<(String, String)>, Refused> {
 /// One header line (RFC 9112, section 5), without its line end. Messages do not show values: one
 /// may be a secret.
 fn header_line(line: &[u8]) -> Result<(String, String), Refused> {
-    let name_length = line.iter().take_while(|byte| is_token_byte(**byte)).count();
+    let name_length = line.iter().take_while(|byte| is_token(**byte)).count();
     let (name, rest) = line.split_at(name_length);
     let value = match rest {
         [b':', value @ ..] if !name.is_empty() => trim(value),
@@ -343,11 +344,6 @@ fn trim(mut bytes: &[u8]) -> &[u8] {
         bytes = rest;
     }
     bytes
-}
-
-/// Whether a byte may stand in a token (RFC 9110, section 5.6.2), such as a method or a name.
-fn is_token_byte(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
 #[cfg(test)]
