@@ -51,6 +51,9 @@ pub(super) struct Options {
     /// Bytes of a JSON or multipart body.
     #[arg(long, value_name = "SIZE", default_value = "32M", value_parser = values::size)]
     max_body_size: usize,
+    /// Bytes of a file that is written raw.
+    #[arg(long, value_name = "SIZE", default_value = "256G", value_parser = values::limit_size)]
+    max_file_size: u64,
     /// How long a connection may lie idle between requests.
     #[arg(long, value_name = "DUR", default_value = "75s", value_parser = values::timeout)]
     keep_alive: Duration,
@@ -81,6 +84,7 @@ pub(super) fn main(options: Options) -> u8 {
                 timeout_max: options.max_timeout,
                 commands_max: options.max_commands,
                 body_max_bytes: options.max_body_size as u64,
+                file_max_bytes: options.max_file_size,
                 output_budget: options.output_budget,
             },
             connections_max: options.max_connections,

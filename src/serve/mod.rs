@@ -6,12 +6,12 @@
 pub mod auth;
 mod body;
 pub mod budget;
-mod execute;
-pub mod files;
 pub mod log;
+mod picod;
 pub mod reply;
 pub mod root;
 pub mod routes;
+mod sandbox;
 pub mod transport;
 
 use std::fmt;
@@ -74,6 +74,8 @@ pub struct Settings {
     pub commands_max: usize,
     /// Bytes of a JSON or multipart body.
     pub body_max_bytes: u64,
+    /// Bytes of a file that is written raw: of a body, and of the file that it becomes.
+    pub file_max_bytes: u64,
     /// Captured bytes of all commands together, beyond what each stream has for nothing; `None` is
     /// a quarter of the memory.
     pub output_budget: Option<u64>,

@@ -8,6 +8,7 @@
 mod error;
 mod listing;
 mod replacement;
+mod shown;
 mod walk;
 
 use std::ffi::CString;
@@ -22,8 +23,9 @@ use crate::sys::errno;
 use crate::sys::files::{self, Resolve, flags};
 
 pub use error::RootError;
-pub use listing::{LISTED_MAX, Name, Page};
+pub use listing::{LISTED_MAX, Page};
 pub use replacement::{NEW_FILE_MODE, Replacement, TEMPORARY_PREFIX, abandon_all};
+pub use shown::{Name, shown_path};
 
 /// Symbolic links that one path may lead through, as for the kernel (path_resolution(7)).
 pub const LINKS_MAX: usize = 40;

@@ -3,36 +3,47 @@
 use std::fmt;
 use std::io::Read;
 
-use tiny_http::{Method, ResponseBox};
+use tiny_http::Method::{self, Delete, Get, Head, Options, Post, Put};
+use tiny_http::ResponseBox;
 
 use super::State;
-use super::execute::execute;
-use super::files;
 use super::reply::{self, Dialect};
-use super::transport::{BodyRule, Entry, Head, Reply, Service};
+use super::transport::{self, BodyRule, Entry, Reply, Service};
+use super::{picod, sandbox};
 use crate::wire::time::HumanDuration;
 
 impl Service for State {
-    fn admit(&self, head: &Head<'_>) -> Result<BodyRule, ResponseBox> {
+    fn admit(&self, head: &transport::Head<'_>) -> Result<BodyRule, ResponseBox> {
         self.guard.check(head)?;
-        Ok(BodyRule {
-            max_bytes: self.settings.body_max_bytes,
-            chunked: dialect(head) == Dialect::Picod,
-        })
+        let max_bytes = match (&head.method, head.target.path.as_str()) {
+            (Method::Put, "/v1/files/write") => self.settings.file_max_bytes,
+            _ => self.settings.body_max_bytes,
+        };
+        Ok(BodyRule { max_bytes, chunked: dialect(head) == Dialect::Picod })
     }
 
-    fn answer<'a>(&'a self, head: &'a Head<'a>, body: &mut dyn Read) -> Reply<'a> {
+    fn answer<'a>(&'a self, head: &'a transport::Head<'a>, body: &mut dyn Read) -> Reply<'a> {
         // As it was sent: no other spelling of a path gets around its token.
-        let path = head.target.path.as_str();
-        let file = path.strip_prefix(files::FILES).and_then(|path| path.strip_prefix('/'));
-        match (&head.method, path) {
-            (Method::Get | Method::Head, "/health") => health(self).into(),
-            (Method::Post, "/api/execute") => execute(self, head, body),
-            (Method::Get | Method::Head, files::FILES) => files::list(self, head),
-            (Method::Post, files::FILES) => files::upload(self, head, body).into(),
-            (Method::Options, "*") => allowed_methods().into(),
-            (Method::Get | Method::Head, _) if file.is_some() => {
-                files::download(self, head, file.unwrap_or_default()).into()
+        // The first slash is before the first segment, and the last segment has all others.
+        let segments: Vec<&str> = head.target.path.splitn(4, '/').collect();
+        match (&head.method, segments.as_slice()) {
+            (Get | Head, ["", "health"]) => health(self).into(),
+            (Options, ["*"]) => allowed_methods().into(),
+
+            (Post, ["", "api", "execute"]) => picod::execute::execute(self, head, body),
+            (Post, ["", "api", "files"]) => picod::files::upload(self, head, body).into(),
+            (Get | Head, ["", "api", "files"]) => picod::files::list(self, head),
+            (Get | Head, ["", "api", "files", path]) => {
+                picod::files::download(self, head, path).into()
+            }
+
+            (Get | Head, ["", "v1", "files", "read"]) => sandbox::files::read(self, head).into(),
+            (Put, ["", "v1", "files", "write"]) => sandbox::files::write(self, head, body).into(),
+            (Get | Head, ["", "v1", "files", "list"]) => sandbox::listing::list(self, head),
+            (Get | Head, ["", "v1", "files", "stat"]) => sandbox::files::stat(self, head).into(),
+            (Delete, ["", "v1", "files", "delete"]) => sandbox::files::delete(self, head).into(),
+            (Post, ["", "v1", "files", "mkdir"]) => {
+                sandbox::files::make_directory(self, head).into()
             }
             _ => no_route(head).into(),
         }
@@ -59,7 +70,7 @@ impl Service for State {
     }
 }
 
-fn dialect(head: &Head<'_>) -> Dialect {
+fn dialect(head: &transport::Head<'_>) -> Dialect {
     Dialect::of(&head.target.path)
 }
 
@@ -85,7 +96,7 @@ fn allowed_methods() -> ResponseBox {
         .with_header(reply::header("Allow", "GET, HEAD, POST, PUT, DELETE, OPTIONS"))
 }
 
-fn no_route(head: &Head<'_>) -> ResponseBox {
+fn no_route(head: &transport::Head<'_>) -> ResponseBox {
     match dialect(head) {
         Dialect::Picod => reply::text(404, "404 page not found"),
         Dialect::Sandbox => {

@@ -6,6 +6,7 @@ pub mod http;
 pub mod json_string;
 pub mod native;
 pub mod picod;
+pub mod sandbox;
 pub mod size;
 mod syntax;
 pub mod text;

@@ -182,7 +182,7 @@ fn live<'a>(head: &'a Head<'a>) -> Reply<'a> {
                 std::thread::sleep(Duration::from_millis(pause_ms as u64));
             }
             match end.as_slice() {
-                b"error" => Err(io::Error::other("the source failed")),
+                b"error" => Err(io::Error::other("the source failed").into()),
                 b"panic" => panic!("a live handler panics"),
                 _ => Ok(()),
             }

@@ -87,6 +87,7 @@ fn way_back_the_routes_work_on_a_stock_server() {
         timeout_max: Duration::from_secs(60),
         commands_max: 2,
         body_max_bytes: 1 << 20,
+        file_max_bytes: 1 << 20,
         output_budget: None,
     };
     let state = State::new(guard, root, settings, None, log);

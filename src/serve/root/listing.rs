@@ -4,42 +4,11 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-use super::{RootError, c_string};
+use super::{Name, RootError, c_string};
 use crate::sys::files::{self, flags};
 
 /// Names of the longest page.
 pub const LISTED_MAX: usize = 50_000;
-
-/// The name of an entry.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Name {
-    /// As it is shown and ordered. Bytes that are no UTF-8 stand as `%XX`, and then `%` as `%25`:
-    /// decoded, it is the name.
-    pub shown: String,
-    /// The name itself where it is no UTF-8.
-    raw: Option<Vec<u8>>,
-}
-
-impl Name {
-    fn new(raw: &[u8]) -> Name {
-        if let Ok(text) = str::from_utf8(raw) {
-            return Name { shown: text.to_owned(), raw: None };
-        }
-        let mut shown = String::new();
-        for chunk in raw.utf8_chunks() {
-            shown.push_str(&chunk.valid().replace('%', "%25"));
-            for byte in chunk.invalid() {
-                shown.push_str(&format!("%{byte:02X}"));
-            }
-        }
-        Name { shown, raw: Some(raw.to_vec()) }
-    }
-
-    /// The bytes of the name.
-    pub fn as_bytes(&self) -> &[u8] {
-        self.raw.as_deref().unwrap_or(self.shown.as_bytes())
-    }
-}
 
 /// A part of a directory.
 #[derive(Debug)]
@@ -90,27 +59,6 @@ impl Page {
             Ok(found) => File::from(found).metadata().map(Some),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Name;
-
-    #[test]
-    fn names_are_shown_so_that_they_can_be_had_again() {
-        let rows: [(&str, &[u8], &str); 6] = [
-            ("ASCII", b"a.txt", "a.txt"),
-            ("UTF-8", "h\u{e9}".as_bytes(), "h\u{e9}"),
-            ("percent in text", b"50%25", "50%25"),
-            ("no UTF-8", b"\xff\xfe", "%FF%FE"),
-            ("percent in no text", b"5%\xff", "5%25%FF"),
-            ("control bytes", b"a\r\nb\x1b", "a\r\nb\x1b"),
-        ];
-        for (name, raw, shown) in rows {
-            let found = Name::new(raw);
-            assert_eq!((&*found.shown, found.as_bytes()), (shown, raw), "{name}");
         }
     }
 }

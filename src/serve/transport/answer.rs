@@ -14,7 +14,7 @@ use tiny_http::{HTTPVersion, Header, Response, ResponseBox, StatusCode};
 
 use super::places::{Place, Places};
 use super::socket::{Pace, Socket};
-use super::{LARGE_BUFFERS_MAX, Live, Reply};
+use super::{LARGE_BUFFERS_MAX, Live, Reply, Unwritten};
 
 /// Bytes of an answer that are put together before they are sent, in a large buffer and in a small
 /// one.
@@ -182,33 +182,42 @@ impl<'a> Answer<'a> {
             (false, _) => "Connection: close\r\n",
         };
         let (status, is_head) = (live.status, self.is_head);
-        let (capacity, _place) = self.buffer(usize::MAX);
+        let (capacity, place) = self.buffer(usize::MAX);
+        let mut instead = None;
         let mut chunks = ChunkWriter {
             answer: &mut self,
             capacity,
             is_chunked,
+            head: None,
             buffer: vec![0; SIZE_LINE_BYTES],
             sent_bytes: 0,
         };
         let sent = catch_unwind(AssertUnwindSafe(|| {
-            if !is_chunked {
-                // Such an answer lasts up to the connection's end, so every end but the right one
-                // must be an error, that of this process too.
-                chunks.answer.socket.reset_when_closed(true);
+            chunks.head = Some(print_head(status, live.headers, None, lines)?);
+            if is_head {
+                return chunks.send(b"");
             }
-            chunks.answer.send(&print_head(status, live.headers, None, lines)?)?;
-            match is_head {
-                true => Ok(()),
-                false => (live.write)(&mut chunks).and_then(|()| chunks.end()),
+            match (live.write)(&mut chunks) {
+                Ok(()) => chunks.end(),
+                Err(Unwritten::Cut(error)) => Err(error),
+                Err(Unwritten::Instead(response)) => {
+                    instead = Some(response).filter(|_| chunks.head.is_some());
+                    Err(ErrorKind::Other.into())
+                }
             }
         }));
+        if let Some(response) = instead {
+            drop(place);
+            return self.whole(response);
+        }
         let reason = reason(&sent);
         let (body_bytes, whole) = (chunks.sent_bytes, reason.is_none() && is_chunked);
+        let is_unsent = chunks.head.is_some();
         if reason.is_none() && !is_chunked {
             self.socket.reset_when_closed(false);
         }
-        let wants_reset = reason.is_some() && !is_chunked;
-        Sent { status, body_bytes, whole, reason, is_unsent: false, wants_reset }
+        let wants_reset = reason.is_some() && !is_chunked && !is_unsent;
+        Sent { status, body_bytes, whole, reason, is_unsent, wants_reset }
     }
 }
 
@@ -262,34 +271,45 @@ struct ChunkWriter<'a, 'b> {
     answer: &'a mut Answer<'b>,
     capacity: usize,
     is_chunked: bool,
+    /// Until it is sent, with the first chunk.
+    head: Option<Vec<u8>>,
     /// Room for a size line, then data.
     buffer: Vec<u8>,
     sent_bytes: u64,
 }
 
 impl ChunkWriter<'_, '_> {
-    fn send(&mut self) -> io::Result<()> {
+    /// Sends what there is, and `tail` behind it; the first time behind the head, in one packet.
+    fn send(&mut self, tail: &[u8]) -> io::Result<()> {
         let data = self.buffer.len() - SIZE_LINE_BYTES;
-        if data == 0 {
-            // A chunk of nothing would be the end.
-            return Ok(());
-        }
         let mut start = SIZE_LINE_BYTES;
-        if self.is_chunked {
+        // A chunk of nothing would be the end.
+        if self.is_chunked && data > 0 {
             let line = format!("{data:x}\r\n");
             start -= line.len();
             self.buffer[start..SIZE_LINE_BYTES].copy_from_slice(line.as_bytes());
             self.buffer.extend_from_slice(b"\r\n");
         }
-        self.answer.send(&self.buffer[start..])?;
+        self.buffer.extend_from_slice(tail);
+        match self.head.take() {
+            Some(mut head) => {
+                if !self.is_chunked {
+                    // Such an answer lasts up to the connection's end, so every end but the right
+                    // one must be an error, that of this process too.
+                    self.answer.socket.reset_when_closed(true);
+                }
+                head.extend_from_slice(&self.buffer[start..]);
+                self.answer.send(&head)?;
+            }
+            None => self.answer.send(&self.buffer[start..])?,
+        }
         self.sent_bytes += data as u64;
         self.buffer.truncate(SIZE_LINE_BYTES);
         Ok(())
     }
 
     fn end(&mut self) -> io::Result<()> {
-        self.send()?;
-        if self.is_chunked { self.answer.send(b"0\r\n\r\n") } else { Ok(()) }
+        self.send(if self.is_chunked { b"0\r\n\r\n" } else { b"" })
     }
 }
 
@@ -299,12 +319,12 @@ impl Write for ChunkWriter<'_, '_> {
         let count = room.min(bytes.len());
         self.buffer.extend_from_slice(&bytes[..count]);
         if count == room {
-            self.send()?;
+            self.send(b"")?;
         }
         Ok(count)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.send()
+        self.send(b"")
     }
 }

@@ -247,15 +247,16 @@ fn carry_out<S: Service>(
     let close = close || !is_drained || !reason.is_empty() || told_to_end().is_some();
     let answer = Answer::new(socket, close, is_head).with_large_buffers(&shared.large_buffers);
     let sent = match reply {
-        Reply::Whole(response) => match answer.whole(response) {
-            sent if sent.is_unsent && !sent.whole => {
-                let reason = "the answer could not be read";
-                let instead = Answer::new(socket, true, is_head).whole(refuse(500, reason));
-                Sent { whole: false, reason: Some(reason), ..instead }
-            }
-            sent => sent,
-        },
+        Reply::Whole(response) => answer.whole(response),
         Reply::Live(live) => answer.live(live, version == Version::Http11),
+    };
+    let sent = match sent.is_unsent && !sent.whole {
+        true => {
+            let reason = "the answer could not be read";
+            let instead = Answer::new(socket, true, is_head).whole(refuse(500, reason));
+            Sent { whole: false, reason: Some(reason), ..instead }
+        }
+        false => sent,
     };
     log(&sent, Some(reason.as_str()).filter(|reason| !reason.is_empty()));
     after(close, &sent, is_drained)

@@ -143,9 +143,24 @@ impl From<ResponseBox> for Reply<'_> {
     }
 }
 
-/// Writes a body; what it wrote stands on the wire after each flush. An error cuts the answer, so
-/// that it never looks complete.
-pub type WriteBody<'a> = Box<dyn FnOnce(&mut (dyn Write + Send)) -> io::Result<()> + 'a>;
+/// Writes a body; what it wrote stands on the wire after each flush, the first of which sends the
+/// head too. An error cuts the answer, so that it never looks complete.
+pub type WriteBody<'a> = Box<dyn FnOnce(&mut (dyn Write + Send)) -> Result<(), Unwritten> + 'a>;
+
+/// Why a body was not written to its end.
+pub enum Unwritten {
+    /// The answer is cut where it stands.
+    Cut(io::Error),
+    /// Another answer is right, which is sent as long as nothing of this one was flushed; else this
+    /// one is cut.
+    Instead(ResponseBox),
+}
+
+impl From<io::Error> for Unwritten {
+    fn from(error: io::Error) -> Unwritten {
+        Unwritten::Cut(error)
+    }
+}
 
 /// An answer whose length nobody knows yet.
 pub struct Live<'a> {

@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tiny_http::{Response, ResponseBox, StatusCode};
 
-use super::{Refusal, State, with_inside};
+use super::{Refusal, State};
 use crate::serve::reply;
 use crate::serve::root::RootError;
 use crate::serve::transport::Head;
@@ -33,7 +33,7 @@ pub(super) fn download(
 ) -> Result<ResponseBox, Refusal> {
     let of_path = |error: &RootError| Refusal::of(error, "File");
     let of_io = |error: std::io::Error| Refusal::of(&error.into(), "File");
-    let file = with_inside(state, path, |path| state.root.open_file(path));
+    let file = state.root.with_shown(path, |path| state.root.open_file(path));
     let mut file = file.map_err(|error| of_path(&error))?;
     let found = file.metadata().map_err(of_io)?;
     let small = read_small(&mut file, found.len())?;

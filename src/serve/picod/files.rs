@@ -9,19 +9,16 @@ use std::time::SystemTime;
 
 use tiny_http::ResponseBox;
 
-use super::State;
-use super::reply::{self, Dialect};
-use super::root::{Inside, LISTED_MAX, Page, RootError};
-use super::transport::{Head, Live, Reply};
+use crate::serve::State;
+use crate::serve::reply::{self, Dialect};
+use crate::serve::root::{LISTED_MAX, Page, RootError};
+use crate::serve::transport::{Head, Live, Reply};
 use crate::wire::http::target::{BadEncoding, Plus, decode};
 use crate::wire::json_string::write_string;
 use crate::wire::picod::files::{Entry, write_list_entry};
 
-/// The path of uploads and lists; below it stand the downloads.
-pub const FILES: &str = "/api/files";
-
 /// Entries of a list without `limit`; a larger directory is answered 413.
-pub const UNPAGED_MAX: usize = LISTED_MAX;
+const UNPAGED_MAX: usize = LISTED_MAX;
 
 /// A status, and the message of its answer.
 #[derive(Debug, PartialEq, Eq)]
@@ -63,24 +60,24 @@ impl From<BadEncoding> for Refusal {
 }
 
 /// POST /api/files: stores a file, sent as JSON or as a form.
-pub(super) fn upload(state: &State, head: &Head<'_>, body: &mut dyn Read) -> ResponseBox {
+pub(in crate::serve) fn upload(state: &State, head: &Head<'_>, body: &mut dyn Read) -> ResponseBox {
     upload::upload(state, head, body).unwrap_or_else(|refusal| refusal.answer())
 }
 
 /// GET /api/files/{path}: sends a file or a range of it. `path` is as it was sent.
-pub(super) fn download(state: &State, head: &Head<'_>, path: &str) -> ResponseBox {
+pub(in crate::serve) fn download(state: &State, head: &Head<'_>, path: &str) -> ResponseBox {
     let found = decode(path, Plus::Stays).map_err(Refusal::from);
     let sent = found.and_then(|path| download::download(state, head, &path));
     sent.unwrap_or_else(|refusal| refusal.answer())
 }
 
 /// GET /api/files?path=: tells what is in a directory, all of it or a page.
-pub(super) fn list<'a>(state: &State, head: &Head<'_>) -> Reply<'a> {
+pub(in crate::serve) fn list<'a>(state: &State, head: &Head<'_>) -> Reply<'a> {
     match page(state, head) {
         Ok((page, is_paged)) => Reply::Live(Live {
             status: 200,
             headers: vec![reply::header("Content-Type", "application/json")],
-            write: Box::new(move |out| write_page(out, &page, is_paged)),
+            write: Box::new(move |out| Ok(write_page(out, &page, is_paged)?)),
         }),
         Err(refusal) => refusal.answer().into(),
     }
@@ -99,9 +96,9 @@ fn page(state: &State, head: &Head<'_>) -> Result<(Page, bool), Refusal> {
         None => None,
     };
     let after = head.target.query_value("after")?.unwrap_or_default();
-    let page = with_inside(state, &path, |path| {
-        state.root.list(path, &after, limit.unwrap_or(UNPAGED_MAX))
-    });
+    let page = state
+        .root
+        .with_shown(&path, |path| state.root.list(path, &after, limit.unwrap_or(UNPAGED_MAX)));
     let page = page.map_err(|error| Refusal::of(&error, "Directory"))?;
     if limit.is_none() && page.is_cut {
         let message = format!(
@@ -140,28 +137,6 @@ fn write_page(out: &mut (dyn Write + Send), page: &Page, is_paged: bool) -> std:
     out.write_all(b"}")
 }
 
-/// Does `action` with a path of a client's. A list shows bytes that are no UTF-8 as `%XX`, so a
-/// path that is not there and has such is taken at its word once more, decoded.
-fn with_inside<T>(
-    state: &State,
-    path: &[u8],
-    action: impl Fn(&Inside) -> Result<T, RootError>,
-) -> Result<T, RootError> {
-    let found = action(&state.root.inside(path)?);
-    match (found, as_shown(path)) {
-        (Err(RootError::NotFound), Some(raw)) => action(&state.root.inside(&raw)?),
-        (found, _) => found,
-    }
-}
-
-/// The bytes of a path whose names are shown as `root::Name` does; `None` if it shows none that
-/// are not UTF-8.
-fn as_shown(path: &[u8]) -> Option<Vec<u8>> {
-    let text = str::from_utf8(path).ok().filter(|text| text.contains('%'))?;
-    let raw = decode(text, Plus::Stays).ok()?;
-    str::from_utf8(&raw).is_err().then_some(raw)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,21 +163,6 @@ mod tests {
         for (error, what, status, message) in rows {
             let expected = Refusal::new(status, message);
             assert_eq!(Refusal::of(&error, what), expected, "{error:?} {what}");
-        }
-    }
-
-    #[test]
-    fn only_shown_bytes_are_decoded_once_more() {
-        let rows: [(&[u8], Option<&[u8]>); 6] = [
-            (b"a", None),
-            (b"a%41", None),
-            (b"a%", None),
-            (b"%C3%A9", None),
-            (b"%FF", Some(b"\xff")),
-            (b"d/5%25%FF", Some(b"d/5%\xff")),
-        ];
-        for (path, expected) in rows {
-            assert_eq!(as_shown(path).as_deref(), expected, "{path:?}");
         }
     }
 }

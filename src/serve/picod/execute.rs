@@ -13,19 +13,23 @@ use crate::wire::picod::execute::{
     Execute, ExecuteAnswer, Timeout, decode_execute, timeout_note, truncation_note, write_execute,
 };
 
-use super::State;
-use super::body::{NO_MEMORY, read_whole};
-use super::budget::BudgetedCapture;
-use super::reply::{self, Dialect};
-use super::root::RootError;
-use super::transport::{Head, Live, Reply};
+use crate::serve::State;
+use crate::serve::body::{NO_MEMORY, read_whole};
+use crate::serve::budget::BudgetedCapture;
+use crate::serve::reply::{self, Dialect};
+use crate::serve::root::RootError;
+use crate::serve::transport::{Head, Live, Reply};
 
 /// Kept bytes of an answer that is put together before it is sent; a longer one is sent in chunks
 /// as it is encoded.
 const WHOLE_MAX_BYTES: usize = 16 << 10;
 
 /// Runs one command to its end.
-pub(super) fn execute<'a>(state: &'a State, head: &'a Head<'a>, body: &mut dyn Read) -> Reply<'a> {
+pub(in crate::serve) fn execute<'a>(
+    state: &'a State,
+    head: &'a Head<'a>,
+    body: &mut dyn Read,
+) -> Reply<'a> {
     let error = |status, message: &str| reply::error(Dialect::Picod, status, message).into();
     let Some(bytes) = read_whole(state, head, body) else {
         let answer = reply::error(Dialect::Picod, 503, NO_MEMORY);
@@ -214,7 +218,7 @@ impl Ran {
             return reply::json_bytes(200, text).into();
         }
         let headers = vec![reply::header("Content-Type", "application/json")];
-        Reply::Live(Live { status: 200, headers, write: Box::new(move |out| write(out)) })
+        Reply::Live(Live { status: 200, headers, write: Box::new(move |out| Ok(write(out)?)) })
     }
 }
 

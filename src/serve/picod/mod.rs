@@ -1,0 +1,4 @@
+//! PicoD's dialect: what stands below `/api/`.
+
+pub(super) mod execute;
+pub(super) mod files;

@@ -1,0 +1,61 @@
+//! The sandbox dialect (Hugging Face's sandbox-server): what stands below `/v1/`.
+
+pub(super) mod files;
+pub(super) mod listing;
+
+use tiny_http::ResponseBox;
+
+use super::reply::{self, Dialect};
+use super::root::RootError;
+use super::transport::Head;
+use crate::quote::quoted;
+use crate::wire::http::target::BadEncoding;
+
+/// A status, and the message of its answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    status: u16,
+    message: String,
+}
+
+impl Refusal {
+    fn new(status: u16, message: impl Into<String>) -> Refusal {
+        Refusal { status, message: message.into() }
+    }
+
+    /// What is said of a path that cannot be used.
+    fn of(error: &RootError, path: &[u8]) -> Refusal {
+        let status = match error {
+            RootError::Escapes | RootError::NotRegular | RootError::Invalid(_) => 400,
+            RootError::Permission => 403,
+            RootError::NotFound => 404,
+            RootError::NotADirectory | RootError::IsADirectory => 409,
+            RootError::TooLarge => 413,
+            RootError::Io(_) => 500,
+            RootError::Full => 507,
+        };
+        Refusal::new(status, format!("{error}: {}", quoted(&String::from_utf8_lossy(path))))
+    }
+
+    pub(super) fn answer(&self) -> ResponseBox {
+        reply::error(Dialect::Sandbox, self.status, &self.message)
+    }
+}
+
+impl From<BadEncoding> for Refusal {
+    fn from(error: BadEncoding) -> Refusal {
+        Refusal::new(400, error.to_string())
+    }
+}
+
+/// The path that a request is about.
+fn path_of(head: &Head<'_>) -> Result<Vec<u8>, Refusal> {
+    let path = head.target.query_value("path")?.filter(|path| !path.is_empty());
+    path.ok_or_else(|| Refusal::new(400, "missing 'path' query parameter"))
+}
+
+/// A number of the query. One that cannot be read counts as absent.
+fn number_of(head: &Head<'_>, name: &str) -> Result<Option<u64>, Refusal> {
+    let text = head.target.query_value(name)?.unwrap_or_default();
+    Ok(str::from_utf8(&text).ok().and_then(|text| text.parse().ok()))
+}
