@@ -2,46 +2,54 @@
 //!
 //! A slow reader slows the command down, through the pipe; nothing is queued.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
-use std::os::fd::AsFd;
+use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::outcome::Stream;
 use crate::run::{Observer, Sink};
 use crate::sys::poll::{Interest, PollFd, poll};
-use crate::wire::native::event;
+use crate::wire::event;
 use crate::wire::native::request::Encoding;
 use crate::wire::text::Decoder;
 
 /// Silence after which a ping is sent.
 pub const PING_AFTER: Duration = Duration::from_secs(15);
 
-/// Bytes of events that are put together before they are written.
-const BUFFER_BYTES: usize = 16 << 10;
-
 /// Where the events of one command go.
 pub struct Events<'a> {
     out: Mutex<Out<'a>>,
     /// The descriptor under `out`, to ask whether a write would block.
-    fd: &'a File,
+    fd: Option<BorrowedFd<'a>>,
     encoding: Encoding,
 }
 
 struct Out<'a> {
-    writer: BufWriter<&'a File>,
+    writer: &'a mut (dyn Write + Send),
     /// The leader's pid as long as the start event has not been sent.
     start: Option<u32>,
     last: Instant,
 }
 
 impl<'a> Events<'a> {
-    /// Events that are written to `out`.
-    pub fn new(out: &'a File, encoding: Encoding) -> Events<'a> {
-        let writer = BufWriter::with_capacity(BUFFER_BYTES, out);
-        let out_state = Out { writer, start: None, last: Instant::now() };
-        Events { out: Mutex::new(out_state), fd: out, encoding }
+    /// Events that are written to `out`, which is flushed after each. `fd` is where they go: while
+    /// nothing more can be written there, nobody waits to write a ping.
+    pub fn new(
+        out: &'a mut (dyn Write + Send),
+        fd: Option<BorrowedFd<'a>>,
+        encoding: Encoding,
+    ) -> Events<'a> {
+        let out = Out { writer: out, start: None, last: Instant::now() };
+        Events { out: Mutex::new(out), fd, encoding }
+    }
+
+    /// Sends one more event, of the caller's own.
+    ///
+    /// # Errors
+    /// When the reader is gone.
+    pub fn send_own(&self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+        self.send(self.lock(), write)
     }
 
     /// A sink whose bytes go out as events of `stream`, the first `cap` of them.
@@ -84,8 +92,9 @@ impl<'a> Events<'a> {
         write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     ) {
         let Ok(out) = self.out.try_lock() else { return };
-        let mut fds = [PollFd::new(Some(self.fd.as_fd()), Interest::Write)];
-        let free = poll(&mut fds, Some(Duration::ZERO)).is_ok() && fds[0].ready();
+        let mut fds = [PollFd::new(self.fd, Interest::Write)];
+        let polled = poll(&mut fds, Some(Duration::ZERO)).is_ok();
+        let free = self.fd.is_none() || (polled && fds[0].ready());
         if free && wanted(&out) {
             // A reader that is gone is noticed by the poll loop and by the next event.
             let _ = self.send(out, write);

@@ -25,7 +25,8 @@ pub struct Outcome {
     pub killed_processes: u64,
     /// Wall clock at the start.
     pub start_time: SystemTime,
-    /// From start to answer, by the monotonic clock.
+    /// From the start until nothing more of it was waited for, by the monotonic clock; who reads
+    /// its output slowly does not count.
     pub duration: Duration,
     /// User and system time of the leader and the children it waited for (wait4(2)).
     pub cpu: Duration,

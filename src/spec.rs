@@ -32,8 +32,8 @@ pub struct Spec {
     pub timeout: Option<Duration>,
     /// Time between TERM and KILL once the command must end; zero is KILL at once.
     pub grace: Duration,
-    /// Descriptors 1 and 2 are runcap's own: nothing is read, and no limit below applies.
-    pub inherit_output: bool,
+    /// What the child finds on descriptors 1 and 2.
+    pub outputs: Outputs,
     /// Bounds of standard output.
     pub stdout: Limit,
     /// Bounds of standard error; unused with `merge_stderr`.
@@ -62,7 +62,7 @@ impl Spec {
             stdin: Stdin::Null,
             timeout,
             grace: DEFAULT_GRACE,
-            inherit_output: false,
+            outputs: Outputs::Read,
             stdout: limit,
             stderr: limit,
             merge_stderr: false,
@@ -94,6 +94,17 @@ pub enum Stdin {
     File(std::fs::File),
     /// runcap's own.
     Inherit,
+}
+
+/// What the child finds on descriptors 1 and 2. Unless they are read no limit applies to them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outputs {
+    /// Pipes, of which runcap reads the other ends.
+    Read,
+    /// runcap's own.
+    Inherit,
+    /// `/dev/null`.
+    Null,
 }
 
 /// How much of one stream is kept, which part, and what happens past it.

@@ -24,11 +24,13 @@ mod http_body;
 mod http_head;
 mod http_wire;
 mod picod;
+mod sandbox;
 
 pub use http_body::{chunks, multipart};
 pub use http_head::{head, target};
 pub use http_wire::serve;
 pub use picod::picod;
+pub use sandbox::sandbox;
 
 /// Bytes to text, text to JSON and back, base64.
 pub fn text(data: &[u8]) {

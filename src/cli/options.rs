@@ -8,8 +8,8 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::spec::{
-    DEFAULT_CAP_BYTES, DEFAULT_GRACE, Env, Keep, Leftovers, Limit, Overflow, Part, Rlimits, Spec,
-    Stdin,
+    DEFAULT_CAP_BYTES, DEFAULT_GRACE, Env, Keep, Leftovers, Limit, Outputs, Overflow, Part,
+    Rlimits, Spec, Stdin,
 };
 
 use super::values;
@@ -130,7 +130,7 @@ impl Options {
             stdin: self.stdin()?,
             timeout: self.timeout,
             grace: self.grace.unwrap_or(DEFAULT_GRACE),
-            inherit_output: !reads,
+            outputs: if reads { Outputs::Read } else { Outputs::Inherit },
             stdout: self.limit(self.stdout_limit, Keep::Head)?,
             stderr: self.limit(self.stderr_limit, Keep::HeadTail)?,
             merge_stderr: self.merge_stderr,

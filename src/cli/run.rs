@@ -12,7 +12,7 @@ use crate::run::{
     self, Concurrency, Control, EndSignals, GiveUp, Inheritance, Sinks, Terminal, told_to_end,
 };
 use crate::say;
-use crate::spec::{Keep, Limit, Spec};
+use crate::spec::{Keep, Limit, Outputs, Spec};
 use crate::sys;
 use crate::wire::native::request::Encoding;
 use crate::wire::native::response::{Answer, Output, write_answer, write_start_error};
@@ -231,7 +231,7 @@ impl Command {
             _ if !outcome.left_running => None,
             End::Finished if run::kept_streams() > 0 => Some(STREAMS_CLOSED),
             // Without limits that is what was asked for.
-            End::Finished if self.spec.inherit_output => None,
+            End::Finished if self.spec.outputs != Outputs::Read => None,
             End::Finished => Some("processes were left running"),
             _ => Some("a process could not be killed"),
         };

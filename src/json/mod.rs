@@ -194,7 +194,9 @@ impl Front {
     }
 
     fn carry_out_live(&self, request: &Request) -> Result<Option<End>, Failure> {
-        let events = Events::new(&self.stdout, request.encoding);
+        let mut stdout = BufWriter::with_capacity(ANSWER_BUFFER_BYTES, &self.stdout);
+        let fd = Some(self.stdout.as_fd());
+        let events = Events::new(&mut stdout, fd, request.encoding);
         let mut out = events.sink(Stream::Stdout, request.spec.stdout.cap);
         let mut err = events.sink(Stream::Stderr, request.spec.stderr.cap);
         let outcome = self.run(request, &mut out, &mut err, Some(&events));

@@ -7,8 +7,8 @@
 use std::fs::File;
 use std::io::{self, ErrorKind, PipeReader, Read, Write};
 use std::os::fd::AsFd;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::capture::Capture;
 use crate::outcome::Stream;
@@ -66,8 +66,8 @@ pub(super) enum State {
 
 /// What the threads of one command and its poll loop tell each other.
 pub(super) struct Shared {
-    /// Readable when a copy has ended.
-    pub(super) ended: Event,
+    /// Readable when a copy has ended, or somebody wants the poll loop to look around.
+    pub(super) ended: Arc<Event>,
     /// Readable for good once the copies and the feeder must stop.
     pub(super) stop: Event,
     stopping: AtomicBool,
@@ -77,7 +77,7 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new() -> io::Result<Shared> {
         Ok(Shared {
-            ended: Event::new()?,
+            ended: Arc::new(Event::new()?),
             stop: Event::new()?,
             stopping: AtomicBool::new(false),
             states: [const { AtomicU8::new(State::Copying as u8) }; 2],
@@ -129,25 +129,13 @@ pub(super) fn copy(
     shared.set_state(stream, state);
     if state == State::SinkFailed {
         // The command is told to end, and must not block on its output meanwhile.
-        copy_into(pipe, &mut Nowhere, Overflow::Discard, shared);
+        copy_into(pipe, &mut io::sink(), Overflow::Discard, shared);
     }
     state
 }
 
-/// Where the output of a command goes whose reader is gone.
-struct Nowhere;
-
-impl Write for Nowhere {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Sink for Nowhere {
+/// Where output goes that nobody reads.
+impl Sink for io::Sink {
     fn room(&self) -> Option<usize> {
         Some(0)
     }

@@ -17,6 +17,8 @@ mod threads;
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -62,6 +64,10 @@ pub struct Sinks<'a> {
 pub struct Control<'a> {
     /// Who may tell this process to end.
     pub end: Option<EndSignals>,
+    /// Who may tell this one command to end, as at a deadline.
+    pub stop: Option<&'a Stop>,
+    /// The grace of the spec is cut to this when this process was told to end.
+    pub end_grace_max: Option<Duration>,
     /// Instead of the grace of the spec, when this process was told to end; the command then gets
     /// the signal that this process got.
     pub forward_grace: Option<Duration>,
@@ -85,6 +91,8 @@ impl Control<'_> {
     pub fn none() -> Control<'static> {
         Control {
             end: None,
+            stop: None,
+            end_grace_max: None,
             forward_grace: None,
             terminal: None,
             give_up: None,
@@ -171,6 +179,40 @@ impl GiveUp {
     }
 }
 
+/// Tells one command to end. It takes no descriptor of its own: it wakes the command by one that
+/// the command has anyway.
+#[derive(Debug, Default)]
+pub struct Stop {
+    is_told: AtomicBool,
+    wake: Mutex<Option<Arc<Event>>>,
+}
+
+impl Stop {
+    /// Tells it, for good, also before it has begun.
+    pub fn tell(&self) {
+        self.is_told.store(true, Ordering::SeqCst);
+        if let Some(wake) = &*self.wake() {
+            wake.notify();
+        }
+    }
+
+    fn is_told(&self) -> bool {
+        self.is_told.load(Ordering::SeqCst)
+    }
+
+    /// Has `event` notified when it is told; nobody from now on if that is `None`.
+    fn attach(&self, event: Option<&Arc<Event>>) {
+        *self.wake() = event.cloned();
+        if let Some(event) = event.filter(|_| self.is_told()) {
+            event.notify();
+        }
+    }
+
+    fn wake(&self) -> MutexGuard<'_, Option<Arc<Event>>> {
+        self.wake.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The descriptors that end what runs when runcap is told to end.
 #[derive(Debug, Clone, Copy)]
 pub struct EndSignals {
@@ -204,6 +246,11 @@ pub fn watch_ending_signals() -> io::Result<EndSignals> {
     Ok(EndSignals { stop, kill })
 }
 
+/// Has this process's commands end as if TERM had told it to; nothing more if it was told already.
+pub fn tell_to_end() {
+    sys::signal::tell_to_end(sys::signal::TERM);
+}
+
 /// The signal that told this process to end, if one did.
 pub fn told_to_end() -> Option<i32> {
     sys::signal::told_to_end()
@@ -227,7 +274,7 @@ pub fn run(spec: &Spec, sinks: Sinks<'_>, control: Control<'_>) -> Result<Outcom
     // Borrowed again for as long as the threads live, which is shorter than the caller's loan.
     let sinks = Sinks { stdout: &mut *sinks.stdout, stderr: &mut *sinks.stderr };
     let terminal = control.terminal;
-    let (ended, leader, held) = thread::scope(|scope| {
+    let (ended, duration, leader, held) = thread::scope(|scope| {
         let threads = Threads::start(scope, spec, sinks, &shared)
             .map_err(|source| resources(spec, source))?;
         let foreground = control.terminal.and_then(Terminal::foreground_at_start);
@@ -240,6 +287,7 @@ pub fn run(spec: &Spec, sinks: Sinks<'_>, control: Control<'_>) -> Result<Outcom
         threads.hand_over(ours);
         let (give_up, end_signals) = (control.give_up, control.end);
         let ended = supervise::supervise(spec, &mut leader, &shared, control, deadline);
+        let duration = start.elapsed();
         if let Some(terminal) = terminal {
             terminal.take_back(leader.pid());
         }
@@ -249,7 +297,7 @@ pub fn run(spec: &Spec, sinks: Sinks<'_>, control: Control<'_>) -> Result<Outcom
         if let Some(give_up) = give_up.filter(|_| ended.end != End::Finished || !in_time()) {
             give_up.0.notify();
         }
-        Ok((ended, leader, threads.join()))
+        Ok((ended, duration, leader, threads.join()))
     })?;
     let Ended { end, living, killed } = ended;
     // A copy that was held up (by its sink, or for want of a CPU) may see only now that the cap
@@ -279,7 +327,7 @@ pub fn run(spec: &Spec, sinks: Sinks<'_>, control: Control<'_>) -> Result<Outcom
         left_running: !living.is_empty(),
         killed_processes: killed,
         start_time,
-        duration: start.elapsed(),
+        duration,
         cpu: reaped.map_or(Duration::ZERO, |reaped| reaped.cpu),
         max_rss_bytes: reaped.map_or(0, |reaped| reaped.max_rss_bytes),
     })

@@ -56,6 +56,7 @@ struct Supervisor<'a> {
     toll: Toll,
     deadline: Option<Instant>,
     forward_grace: Option<Duration>,
+    end_grace_max: Option<Duration>,
     /// At most, when the command is canceled because its reader is gone.
     gone_grace: Duration,
 }
@@ -71,10 +72,21 @@ pub(super) fn supervise(
 ) -> Ended {
     let mut next_tick = Instant::now() + TICK;
     let (end, living, toll) = (End::Finished, Vec::new(), Toll::default());
-    let forward_grace = control.forward_grace;
+    let (forward_grace, end_grace_max) = (control.forward_grace, control.end_grace_max);
     let gone_grace = control.client.map_or(spec.grace, |_| spec.grace.min(CLIENT_GONE_GRACE));
-    let mut command =
-        Supervisor { spec, leader, shared, end, living, toll, deadline, forward_grace, gone_grace };
+    let mut command = Supervisor {
+        spec,
+        leader,
+        shared,
+        end,
+        living,
+        toll,
+        deadline,
+        forward_grace,
+        end_grace_max,
+        gone_grace,
+    };
+    control.stop.inspect(|stop| stop.attach(Some(&shared.ended)));
     let mut phase = Phase::Running;
     while !matches!(phase, Phase::Done) {
         let signs = command.wait(&control, &phase, deadline, next_tick);
@@ -91,6 +103,7 @@ pub(super) fn supervise(
         let timed_out = deadline.is_some_and(|deadline| now >= deadline);
         phase = command.step(phase, &signs, timed_out, now);
     }
+    control.stop.inspect(|stop| stop.attach(None));
     let killed = command.toll.killed(&command.living);
     Ended { end: command.end, living: command.living, killed }
 }
@@ -145,6 +158,8 @@ impl Supervisor<'_> {
                 // The first byte past the cap ends the grace too: nobody reads that stream any
                 // more, so a command that is still writing would only block until KILL.
                 let overflowed = overflowed(self.shared).is_some();
+                let most = self.end_grace_max.filter(|_| told_to_end().is_some());
+                let kill_at = most.map_or(kill_at, |most| kill_at.min(now + most));
                 if now >= kill_at || signs.kill || overflowed || (gone && member.is_none()) {
                     self.kill(now)
                 } else {
@@ -196,7 +211,9 @@ impl Supervisor<'_> {
         let told = self.forward_grace.zip(told_to_end());
         let told = told.filter(|_| reason == End::Canceled(Cancel::Requested));
         let is_gone = reason == End::Canceled(Cancel::ReaderGone);
+        let most = self.end_grace_max.filter(|_| told_to_end().is_some());
         let grace = if is_gone { self.gone_grace } else { self.spec.grace };
+        let grace = most.map_or(grace, |most| grace.min(most));
         let (grace, signal) = told.unwrap_or((grace, TERM));
         if matches!(reason, End::OutputLimit(_)) || grace.is_zero() {
             return self.kill(now);
@@ -281,7 +298,8 @@ impl Supervisor<'_> {
         // These descriptors stay ready once they are, so each is polled only where it decides.
         let running = matches!(phase, Phase::Running);
         let ending = matches!(phase, Phase::Terminating { .. });
-        let stop = control.end.map(|end| end.stop()).filter(|_| running);
+        let cuts_grace = ending && self.end_grace_max.is_some() && told_to_end().is_none();
+        let stop = control.end.map(|end| end.stop()).filter(|_| running || cuts_grace);
         let kill = control.end.map(|end| end.kill()).filter(|_| running || ending);
         let reader = control.reader.filter(|_| running);
         let terminal = control.terminal.filter(|_| running).map(Terminal::fds);
@@ -303,8 +321,10 @@ impl Supervisor<'_> {
         // A poll that fails (out of kernel memory) sees nothing: the loop goes on by its clock.
         let _ = poll(&mut fds, until.map(|until| until.saturating_duration_since(now)));
         self.shared.ended.clear();
-        let reader_gone = fds[4].ready() || fds[5].ready();
-        Signs { stop: fds[2].ready(), kill: fds[3].ready(), reader_gone }
+        let [_, _, stop, kill, reader, client, ..] = fds.each_ref().map(PollFd::ready);
+        // After the descriptor that wakes for it was cleared.
+        let is_told = control.stop.is_some_and(|stop| stop.is_told());
+        Signs { stop: stop || is_told, kill, reader_gone: reader || client }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope, ScopedJoinHandle, Thread};
 
 use crate::outcome::Stream;
-use crate::spec::{Spec, Stdin};
+use crate::spec::{Outputs, Spec, Stdin};
 use crate::sys;
 
 use super::copy::{self, Shared, State};
@@ -32,8 +32,13 @@ pub(super) fn pipes(spec: &Spec) -> io::Result<([Stdio; 3], Ours)> {
             (Stdio::from(child), Some(ours))
         }
     };
-    if spec.inherit_output {
-        let stdio = [stdin, Stdio::inherit(), Stdio::inherit()];
+    let unread: Option<fn() -> Stdio> = match spec.outputs {
+        Outputs::Read => None,
+        Outputs::Inherit => Some(Stdio::inherit),
+        Outputs::Null => Some(Stdio::null),
+    };
+    if let Some(output) = unread {
+        let stdio = [stdin, output(), output()];
         return Ok((stdio, Ours { stdin: feed, stdout: None, stderr: None }));
     }
     let (stdout, child_stdout) = pipe()?;
@@ -79,16 +84,21 @@ impl<'scope> Threads<'scope> {
                 (state != State::Ended).then_some(pipe)
             })
         };
-        let copier_unless = |inherited: bool, stream, sink, overflow| {
-            if inherited {
+        let copier_unless = |unread: bool, stream, sink, overflow| {
+            if unread {
                 shared.set_state(stream, State::Ended);
                 return Ok(None);
             }
             copier(stream, sink, overflow).map(Some)
         };
-        let (none, merged) = (spec.inherit_output, spec.inherit_output || spec.merge_stderr);
-        let stdout = copier_unless(none, Stream::Stdout, sinks.stdout, spec.stdout.overflow)?;
-        let stderr = copier_unless(merged, Stream::Stderr, sinks.stderr, spec.stderr.overflow)?;
+        let unread = spec.outputs != Outputs::Read;
+        let stdout = copier_unless(unread, Stream::Stdout, sinks.stdout, spec.stdout.overflow)?;
+        let stderr = copier_unless(
+            unread || spec.merge_stderr,
+            Stream::Stderr,
+            sinks.stderr,
+            spec.stderr.overflow,
+        )?;
         Ok(Threads { feeder, stdout, stderr })
     }
 

@@ -3,6 +3,7 @@
 //! Nobody waits for a share: who gets none goes on with what is free of charge, and says so.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::capture::Capture;
@@ -17,26 +18,26 @@ pub struct Budget(AtomicU64);
 
 /// Bytes of a budget; dropped, they go back.
 #[derive(Debug)]
-pub struct Share<'a> {
-    budget: &'a Budget,
+pub struct Share {
+    budget: Arc<Budget>,
     bytes: u64,
 }
 
 impl Budget {
     /// A budget of so many bytes.
-    pub fn new(bytes: u64) -> Budget {
-        Budget(AtomicU64::new(bytes))
+    pub fn new(bytes: u64) -> Arc<Budget> {
+        Arc::new(Budget(AtomicU64::new(bytes)))
     }
 
     /// Takes so many bytes, or none.
-    pub fn take(&self, bytes: u64) -> Option<Share<'_>> {
+    pub fn take(self: &Arc<Budget>, bytes: u64) -> Option<Share> {
         let rest = |left: u64| left.checked_sub(bytes);
         self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).ok()?;
-        Some(Share { budget: self, bytes })
+        Some(Share { budget: Arc::clone(self), bytes })
     }
 }
 
-impl Drop for Share<'_> {
+impl Drop for Share {
     fn drop(&mut self) {
         self.budget.0.fetch_add(self.bytes, Ordering::Relaxed);
     }
@@ -45,28 +46,28 @@ impl Drop for Share<'_> {
 /// Keeps the head of a stream: its first [`FREE_BYTES`], and as soon as it passes them all of its
 /// cap, if the budget has that much. Refused, it stays at what it has, and only counts.
 #[derive(Debug)]
-pub struct BudgetedCapture<'a> {
+pub struct BudgetedCapture {
     capture: Capture,
     cap: usize,
-    budget: &'a Budget,
-    asked: Asked<'a>,
+    budget: Arc<Budget>,
+    asked: Asked,
 }
 
 #[derive(Debug)]
-enum Asked<'a> {
+enum Asked {
     NotYet,
-    Granted(#[expect(dead_code, reason = "it is held")] Share<'a>),
+    Granted(#[expect(dead_code, reason = "it is held")] Share),
     Refused,
 }
 
-impl<'a> BudgetedCapture<'a> {
+impl BudgetedCapture {
     /// A capture that keeps at most `cap` bytes.
     ///
     /// # Errors
     /// When the allocator has no room for `cap` bytes.
-    pub fn new(cap: usize, budget: &'a Budget) -> io::Result<BudgetedCapture<'a>> {
+    pub fn new(cap: usize, budget: &Arc<Budget>) -> io::Result<BudgetedCapture> {
         let capture = Capture::new(cap, crate::spec::Keep::Head)?;
-        Ok(BudgetedCapture { capture, cap, budget, asked: Asked::NotYet })
+        Ok(BudgetedCapture { capture, cap, budget: Arc::clone(budget), asked: Asked::NotYet })
     }
 
     /// What was kept.
@@ -85,7 +86,7 @@ impl<'a> BudgetedCapture<'a> {
     }
 }
 
-impl Write for BudgetedCapture<'_> {
+impl Write for BudgetedCapture {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let free = self.free();
         let is_capped = self.cap <= FREE_BYTES;
@@ -109,7 +110,7 @@ impl Write for BudgetedCapture<'_> {
     }
 }
 
-impl Sink for BudgetedCapture<'_> {
+impl Sink for BudgetedCapture {
     fn room(&self) -> Option<usize> {
         self.capture.room()
     }
@@ -125,7 +126,7 @@ mod tests {
 
     const CAP: usize = 1 << 20;
 
-    fn written(budget: &Budget, cap: usize, pieces: &[usize]) -> (usize, u64, bool) {
+    fn written(budget: &Arc<Budget>, cap: usize, pieces: &[usize]) -> (usize, u64, bool) {
         let mut capture = BudgetedCapture::new(cap, budget).unwrap();
         for piece in pieces {
             capture.write_all(&vec![b'x'; *piece]).unwrap();

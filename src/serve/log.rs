@@ -127,6 +127,24 @@ impl Log {
         self.push(&line);
     }
 
+    /// Writes the line of a process that nobody waited for.
+    pub fn process(&self, id: &str, duration: Duration, note: &str) {
+        let (time, ms) = (Rfc3339(SystemTime::now()), Milliseconds(duration));
+        let note = cut(note, REASON_SHOWN_MAX_BYTES);
+        let line = match self.format {
+            Format::Text => format!("{time} process {id} {ms}ms ({})\n", Shown(note)),
+            Format::Json => {
+                let mut line = Vec::new();
+                write_string(&mut line, note).expect("a vector takes everything");
+                let note = String::from_utf8_lossy(&line);
+                let process = format!("\"process\":\"{id}\",\"note\":{note},\"ms\":{ms}");
+                format!("{{\"time\":\"{time}\",{process}}}\n")
+            }
+            Format::Off => return,
+        };
+        self.push(line.as_bytes());
+    }
+
     /// Writes a line of runcap's own, whatever the format.
     pub fn line(&self, what: fmt::Arguments<'_>) {
         self.push(format!("runcap: {what}\n").as_bytes());

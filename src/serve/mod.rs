@@ -1,17 +1,21 @@
 //! `runcap serve`: an HTTP server that clients which exist already speak to.
 //!
 //! [`transport`] gives requests and takes answers, [`auth`] says who is let in, [`routes`] is the
-//! API, [`files`] its files below the [`root`], [`log`] writes a line for each answer.
+//! API: `picod` and [`sandbox`] are its two dialects, which decode a request, have it carried out
+//! and encode what came of it; their files are below the [`root`]. [`log`] writes a line for each
+//! answer.
 
 pub mod auth;
 mod body;
 pub mod budget;
+mod command;
+pub mod content;
 pub mod log;
 mod picod;
 pub mod reply;
 pub mod root;
 pub mod routes;
-mod sandbox;
+pub mod sandbox;
 pub mod transport;
 
 use std::fmt;
@@ -27,6 +31,7 @@ use crate::say;
 use crate::sys;
 use auth::{Guard, Token};
 use budget::Budget;
+use command::Commands;
 use log::{Format, Log};
 use root::Root;
 use transport::places::Places;
@@ -89,15 +94,14 @@ pub struct State {
     /// What all paths of clients are below of.
     root: Root,
     settings: Settings,
-    /// Commands that run.
-    commands: Places,
-    output_budget: Budget,
+    commands: Arc<Commands>,
+    output_budget: Arc<Budget>,
     /// For bodies that are held.
-    body_budget: Budget,
-    /// What ends commands when the server ends.
-    end: Option<EndSignals>,
+    body_budget: Arc<Budget>,
+    /// For bodies that are not.
+    large_buffers: Places,
     start: Instant,
-    log: Log,
+    log: Arc<Log>,
 }
 
 impl State {
@@ -109,20 +113,24 @@ impl State {
         end: Option<EndSignals>,
         log: Log,
     ) -> State {
+        let log = Arc::new(log);
         let quarter = sys::cgroup::memory_max().map_or(QUARTER_UNKNOWN_BYTES, |bytes| bytes / 4);
         State {
             guard,
             root,
             settings,
-            commands: Places::default(),
+            commands: Arc::new(Commands::new(settings.commands_max, end, Arc::clone(&log))),
             output_budget: Budget::new(settings.output_budget.unwrap_or(quarter)),
             body_budget: Budget::new(quarter),
-            end,
+            large_buffers: Places::default(),
             start: Instant::now(),
             log,
         }
     }
 }
+
+/// How long processes in the background are waited for once nothing else is left of the server.
+pub const PROCESSES_END_MAX: Duration = Duration::from_secs(2);
 
 /// A quarter of the memory where neither the control group nor /proc tells how much there is.
 const QUARTER_UNKNOWN_BYTES: u64 = 64 << 20;
@@ -149,6 +157,7 @@ fn try_serve(options: Options) -> Result<Ended, Failure> {
         .map_err(|error| Failure::Workspace(options.workspace.clone(), error))?;
     // Before the first command and the first thread.
     sys::secret::hide_memory();
+    sys::alloc::give_back_large_blocks();
     run::prepare_process(Concurrency::Many, Inheritance::Withheld).map_err(Failure::Prepare)?;
     let end = run::watch_ending_signals().map_err(Failure::Prepare)?;
     let listener = Listener::bind(&options.listen)
@@ -190,6 +199,9 @@ fn try_serve(options: Options) -> Result<Ended, Failure> {
         idle_exit: options.idle_exit,
     };
     let ended = transport::serve(listener, limits, Some(end), Arc::clone(&state));
+    // Nobody came for a while: what runs in the background ends as at a signal.
+    run::tell_to_end();
+    state.commands.processes.wait_for_all(PROCESSES_END_MAX);
     state.log.flush();
     Ok(ended)
 }

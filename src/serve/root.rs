@@ -7,23 +7,27 @@
 
 mod error;
 mod listing;
+mod removal;
 mod replacement;
 mod shown;
 mod walk;
 
-use std::ffi::CString;
-use std::fs::{File, Metadata};
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::ffi::{CStr, CString};
+use std::fs::{File, Metadata, Permissions};
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use crate::quote::quoted;
 use crate::sys::errno;
 use crate::sys::files::{self, Resolve, flags};
 
 pub use error::RootError;
+use listing::Kept;
 pub use listing::{LISTED_MAX, Page};
+pub use removal::{NotRemoved, Obstacle};
 pub use replacement::{NEW_FILE_MODE, Replacement, TEMPORARY_PREFIX, abandon_all};
 pub use shown::{Name, shown_path};
 
@@ -45,6 +49,8 @@ const RACES_MAX: usize = 16;
 pub struct Root {
     directory: OwnedFd,
     resolve: Resolve,
+    /// Of lists.
+    kept: Kept,
 }
 
 /// A path relative to the root, without empty components, `.`, `..` and NUL. The empty one is the
@@ -95,7 +101,7 @@ impl Root {
         let whole = std::fs::metadata("/")?;
         let is_whole = (found.dev(), found.ino()) == (whole.dev(), whole.ino());
         let resolve = if is_whole { Resolve::InRoot } else { Resolve::Beneath };
-        Ok(Root { directory: directory.into(), resolve })
+        Ok(Root { directory: directory.into(), resolve, kept: Kept::default() })
     }
 
     /// Cleans a path as text. An absolute one begins at the root too.
@@ -151,6 +157,14 @@ impl Root {
         Ok(self.follow(&path.0, flags::O_RDONLY | flags::O_DIRECTORY)?)
     }
 
+    /// Opens the directory at `path` for entering it and for names in it (O_PATH).
+    ///
+    /// # Errors
+    /// As [`Root::open_directory`], but that it need not be readable.
+    pub fn enter(&self, path: &Inside) -> Result<OwnedFd, RootError> {
+        Ok(self.follow(&path.0, flags::O_PATH | flags::O_DIRECTORY)?)
+    }
+
     /// What stands at `path`; a link is told of itself, not of its target.
     ///
     /// # Errors
@@ -196,7 +210,20 @@ impl Root {
     /// # Errors
     /// Any but `TooLarge`; `IsADirectory` and `NotRegular` for what is no file already.
     pub fn replace(&self, path: &Inside, mode: Option<u32>) -> Result<Replacement, RootError> {
-        let target = self.target(path)?;
+        self.replace_below(path, mode, Parents::Made)
+    }
+
+    /// As [`Root::replace`]; `parents` says what becomes of missing ones.
+    ///
+    /// # Errors
+    /// As [`Root::replace`]; `NotFound` for parents that are missing and not to be made.
+    pub fn replace_below(
+        &self,
+        path: &Inside,
+        mode: Option<u32>,
+        parents: Parents,
+    ) -> Result<Replacement, RootError> {
+        let target = self.target(path, parents)?;
         let mut replacement = Replacement::begin(target.directory.try_clone()?)?;
         replacement.aim(target, mode);
         Ok(replacement)
@@ -221,22 +248,70 @@ impl Root {
         path: &Inside,
         mode: Option<u32>,
     ) -> Result<(), RootError> {
-        draft.aim(self.target(path)?, mode);
+        draft.aim(self.target(path, Parents::Made)?, mode);
         Ok(())
     }
 
-    /// One page of the directory at `path`: at most `limit` names that come after `after`.
+    /// Opens the regular file at `path` for writing in place; what it holds stays. A new one gets
+    /// `mode`, or 0644 without one, and an old one keeps its own. Several may do so at once.
+    ///
+    /// # Errors
+    /// As [`Root::replace_below`]; `Io` when the name changes all the time.
+    pub fn open_to_change(
+        &self,
+        path: &Inside,
+        mode: Option<u32>,
+        parents: Parents,
+    ) -> Result<File, RootError> {
+        let quietly = flags::O_WRONLY | flags::O_NONBLOCK | flags::O_NOCTTY | flags::O_NOFOLLOW;
+        let mut tries = 0;
+        loop {
+            let Target { directory, name, old } = self.target(path, parents)?;
+            // Nothing that nobody has looked at is opened: a new file must be new.
+            let (more, moved) = match old {
+                None => (flags::O_CREAT | flags::O_EXCL, [errno::EEXIST, errno::ENOENT]),
+                Some(_) => (0, [errno::ENOENT, errno::ELOOP]),
+            };
+            match files::open_at(directory.as_fd(), &name, quietly | more, 0o600) {
+                Err(error) if moved.iter().any(|n| is(&error, *n)) && tries < RACES_MAX => {
+                    tries += 1;
+                }
+                Err(error) if is(&error, errno::EACCES) && old.is_some() => {
+                    match open_read_only(directory.as_fd(), &name) {
+                        Ok(file) => return Ok(file),
+                        // Its mode is not ours to change.
+                        Err(_) => return Err(error.into()),
+                    }
+                }
+                opened => {
+                    let file = File::from(opened?);
+                    require_regular(&file.metadata()?)?;
+                    if old.is_none() {
+                        // Whatever the umask is, as for a file that is replaced.
+                        let mode = Permissions::from_mode(mode.unwrap_or(NEW_FILE_MODE));
+                        file.set_permissions(mode)?;
+                    }
+                    return Ok(file);
+                }
+            }
+        }
+    }
+
+    /// One page of the directory at `path`: at most `limit` names, in the order of their bytes,
+    /// that come after `after`. That may be a name as it is shown, or any bytes.
     ///
     /// # Errors
     /// As [`Root::open_directory`].
-    pub fn list(&self, path: &Inside, after: &[u8], limit: usize) -> Result<Page, RootError> {
-        Page::read(self.open_directory(path)?, after, limit)
+    pub fn list(&self, path: &Inside, after: &[u8], limit: usize) -> Result<Page<'_>, RootError> {
+        Page::read(&self.kept, self.open_directory(path)?, after, limit)
     }
 
     /// Where a new content of the file at `path` belongs: the place that the links lead to.
-    fn target(&self, path: &Inside) -> Result<Target, RootError> {
+    fn target(&self, path: &Inside, parents: Parents) -> Result<Target, RootError> {
         let (parent, _) = path.split().ok_or(RootError::IsADirectory)?;
-        self.create_directories(&parent)?;
+        if parents == Parents::Made {
+            self.create_directories(&parent)?;
+        }
         let mut path = path.0.clone();
         for _ in 0..=LINKS_MAX {
             let (parent, name) = split_last(&path);
@@ -293,6 +368,43 @@ impl Root {
             }
         }
         walk::open(root, self.resolve, path, flags)
+    }
+}
+
+/// What becomes of the parents of a new file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parents {
+    /// Missing ones are made.
+    Made,
+    /// They must be there.
+    Required,
+}
+
+/// Opens a regular file for writing that its owner may not write into: its mode allows it for a
+/// moment. A file of which one range says that it is read-only is still open to the others.
+fn open_read_only(directory: BorrowedFd<'_>, name: &CStr) -> io::Result<File> {
+    // One at a time, or one would take the other's moment for the mode that there was.
+    static CHANGING: Mutex<()> = Mutex::new(());
+    let _alone = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+    let found = File::from(files::open_at(directory, name, flags::O_PATH | flags::O_NOFOLLOW, 0)?);
+    let old = found.metadata()?;
+    if !old.is_file() {
+        return Err(ErrorKind::InvalidInput.into());
+    }
+    // The file itself, whatever stands at its name now.
+    let itself = format!("/proc/self/fd/{}", found.as_raw_fd());
+    let mode = old.mode() & 0o7777;
+    let quietly = flags::O_NONBLOCK | flags::O_NOCTTY;
+    let mut tries = 0;
+    loop {
+        std::fs::set_permissions(&itself, Permissions::from_mode(mode | 0o200))?;
+        let opened = File::options().write(true).custom_flags(quietly).open(&itself);
+        std::fs::set_permissions(&itself, Permissions::from_mode(mode))?;
+        match opened {
+            // A range that was written in between has set the mode that it was told.
+            Err(error) if is(&error, errno::EACCES) && tries < RACES_MAX => tries += 1,
+            opened => return opened,
+        }
     }
 }
 

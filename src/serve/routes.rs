@@ -37,6 +37,12 @@ impl Service for State {
                 picod::files::download(self, head, path).into()
             }
 
+            (Post, ["", "v1", "exec"]) => sandbox::exec::exec(self, head, body),
+            (Post, ["", "v1", "processes"]) => sandbox::processes::start(self, head, body),
+            (Get | Head, ["", "v1", "processes"]) => sandbox::processes::list(self),
+            (Delete, ["", "v1", "processes", id]) if is_name(id) => {
+                sandbox::processes::end(self, id).into()
+            }
             (Get | Head, ["", "v1", "files", "read"]) => sandbox::files::read(self, head).into(),
             (Put, ["", "v1", "files", "write"]) => sandbox::files::write(self, head, body).into(),
             (Get | Head, ["", "v1", "files", "list"]) => sandbox::listing::list(self, head),
@@ -68,6 +74,11 @@ impl Service for State {
     fn complain(&self, what: fmt::Arguments<'_>) {
         self.log.line(what);
     }
+}
+
+/// Whether a segment is one that has something in it.
+fn is_name(segment: &str) -> bool {
+    !segment.is_empty() && !segment.contains('/')
 }
 
 fn dialect(head: &transport::Head<'_>) -> Dialect {

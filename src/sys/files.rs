@@ -109,6 +109,18 @@ pub(crate) fn unlink(directory: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
     super::check(unsafe { libc::unlinkat(directory.as_raw_fd(), name.as_ptr(), 0) }).map(drop)
 }
 
+/// Removes the empty directory `name` from `directory`.
+///
+/// # Errors
+/// As unlinkat(2): ENOTEMPTY or EEXIST for one that is not empty, EBUSY for a mount point, whatever
+/// it holds.
+pub(crate) fn remove_directory(directory: BorrowedFd<'_>, name: &CStr) -> io::Result<()> {
+    // SAFETY: the descriptor is borrowed, hence open, and the name ends with its NUL.
+    let removed =
+        unsafe { libc::unlinkat(directory.as_raw_fd(), name.as_ptr(), libc::AT_REMOVEDIR) };
+    super::check(removed).map(drop)
+}
+
 /// What the symbolic link `link`, opened with O_PATH and O_NOFOLLOW, points to.
 ///
 /// # Errors
@@ -132,48 +144,138 @@ pub(crate) fn read_link(link: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As fstatfs(2).
 pub(crate) fn is_procfs(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(file_system(fd)? == i128::from(libc::PROC_SUPER_MAGIC))
+}
+
+/// The type of the file system that `fd` stands in.
+fn file_system(fd: BorrowedFd<'_>) -> io::Result<i128> {
     let mut found = std::mem::MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: the descriptor is borrowed, hence open, and the kernel fills the whole struct.
     super::check(unsafe { libc::fstatfs(fd.as_raw_fd(), found.as_mut_ptr()) })?;
     // SAFETY: the call above has filled it.
     let found = unsafe { found.assume_init() };
     // Their types differ between C libraries and machines.
-    Ok(i128::from(found.f_type) == i128::from(libc::PROC_SUPER_MAGIC))
+    Ok(i128::from(found.f_type))
 }
 
-/// Calls `each` with the name of every entry of `directory` but `.` and `..`, from where its
-/// descriptor stands, in no order.
-///
-/// # Errors
-/// As getdents64(2).
-pub(crate) fn for_each_name(
-    directory: BorrowedFd<'_>,
-    each: &mut dyn FnMut(&[u8]),
-) -> io::Result<()> {
-    /// Before the name: inode, offset, length of the record, type (getdents(2)).
+/// The entries of a directory but `.` and `..`, one after the other and in no order, in memory for
+/// a few of them.
+#[derive(Debug)]
+pub(crate) struct Entries {
+    /// Records of getdents64(2) that were not looked at yet begin at `at`.
+    records: Vec<u8>,
+    at: usize,
+    read_bytes: usize,
+}
+
+impl Entries {
+    /// Before the name of a record: inode, offset, length of the record, type (getdents(2)).
     const HEAD_BYTES: usize = 19;
-    let mut buffer = vec![0_u8; 32 << 10];
-    loop {
-        let (start, length) = (buffer.as_mut_ptr(), buffer.len());
+
+    /// So many bytes of records are read at once; the longest record has 280.
+    pub(crate) fn new(read_bytes: usize) -> Entries {
+        Entries { records: Vec::new(), at: 0, read_bytes }
+    }
+
+    /// The next name, and what kind it is: the type bits of its `st_mode`, shifted to 0, or 0 where
+    /// the file system does not tell. The first call begins where the descriptor of `directory`
+    /// stands, which must be the same one in every call.
+    ///
+    /// # Errors
+    /// As getdents64(2): ENOENT for a directory that was removed.
+    pub(crate) fn next(&mut self, directory: BorrowedFd<'_>) -> io::Result<Option<(&CStr, u8)>> {
+        let start = loop {
+            if self.at == self.records.len() && !self.read(directory)? {
+                return Ok(None);
+            }
+            let record = &self.records[self.at..];
+            let start = self.at + Entries::HEAD_BYTES;
+            self.at += usize::from(u16::from_ne_bytes([record[16], record[17]]));
+            let name = &record[Entries::HEAD_BYTES..];
+            if !name.starts_with(b".\0") && !name.starts_with(b"..\0") {
+                break start;
+            }
+        };
+        let name = CStr::from_bytes_until_nul(&self.records[start..self.at]);
+        Ok(Some((name.expect("names end with a NUL"), self.records[start - 1])))
+    }
+
+    /// Reads further records; false when there are none.
+    fn read(&mut self, directory: BorrowedFd<'_>) -> io::Result<bool> {
+        self.records.resize(self.read_bytes, 0);
+        let (start, length) = (self.records.as_mut_ptr(), self.records.len());
         // SAFETY: the descriptor is borrowed, hence open, and at most `length` bytes are written
-        // to `buffer`.
+        // to `records`.
         let count =
             unsafe { libc::syscall(libc::SYS_getdents64, directory.as_raw_fd(), start, length) };
-        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
-        if count == 0 {
-            return Ok(());
-        }
-        let mut rest = &buffer[..count];
-        while let [_, ..] = rest {
-            let length = usize::from(u16::from_ne_bytes([rest[16], rest[17]]));
-            let (record, after) = rest.split_at(length);
-            let name = record[HEAD_BYTES..].split(|byte| *byte == 0).next().unwrap_or_default();
-            if name != b"." && name != b".." {
-                each(name);
-            }
-            rest = after;
-        }
+        let error = io::Error::last_os_error();
+        self.at = 0;
+        self.records.truncate(usize::try_from(count).unwrap_or(0));
+        if count < 0 { Err(error) } else { Ok(count > 0) }
     }
+}
+
+/// What stat(2) says of a file, as far as clients are told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stat {
+    /// Type and permissions.
+    pub(crate) st_mode: u32,
+    /// Bytes.
+    pub(crate) size: u64,
+    /// When its content changed: seconds since 1970, which may be before, and nanoseconds after
+    /// them. Absent where it cannot be told.
+    pub(crate) mtime: Option<(i64, u32)>,
+}
+
+impl Stat {
+    /// What is left to say of an entry of which only [`Entries`]' kind is known.
+    pub(crate) fn of_kind(kind: u8) -> Stat {
+        Stat { st_mode: u32::from(kind & 0o17) << 12, size: 0, mtime: None }
+    }
+
+    /// Whether it is a directory.
+    pub(crate) fn is_dir(&self) -> bool {
+        self.st_mode & libc::S_IFMT == libc::S_IFDIR
+    }
+
+    /// Whether it is a symbolic link.
+    pub(crate) fn is_symlink(&self) -> bool {
+        self.st_mode & libc::S_IFMT == libc::S_IFLNK
+    }
+}
+
+/// What is at `name` in `directory`; a link is told of itself, and nothing is mounted for it.
+///
+/// # Errors
+/// As fstatat(2).
+pub(crate) fn stat_at(directory: BorrowedFd<'_>, name: &CStr) -> io::Result<Stat> {
+    let mut found = std::mem::MaybeUninit::<libc::stat64>::uninit();
+    let (fd, start) = (directory.as_raw_fd(), found.as_mut_ptr());
+    let flags = libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT;
+    // SAFETY: the descriptor is borrowed, hence open, the name ends with its NUL, and the kernel
+    // fills the whole struct.
+    super::check(unsafe { libc::fstatat64(fd, name.as_ptr(), start, flags) })?;
+    // SAFETY: the call above has filled it.
+    let found = unsafe { found.assume_init() };
+    let mtime = u32::try_from(found.st_mtime_nsec).ok().map(|nanos| (found.st_mtime, nanos));
+    Ok(Stat { st_mode: found.st_mode, size: u64::try_from(found.st_size).unwrap_or(0), mtime })
+}
+
+/// Whether `directory` is on a file system that gives a directory another time with every change
+/// of its names. /proc and /sys do not, and those of other machines learn of it late.
+///
+/// # Errors
+/// As fstatfs(2).
+pub(crate) fn tells_changes(directory: BorrowedFd<'_>) -> io::Result<bool> {
+    let told = [
+        i128::from(libc::EXT4_SUPER_MAGIC),
+        i128::from(libc::XFS_SUPER_MAGIC),
+        i128::from(libc::BTRFS_SUPER_MAGIC),
+        i128::from(libc::F2FS_SUPER_MAGIC),
+        i128::from(libc::TMPFS_MAGIC),
+        i128::from(libc::OVERLAYFS_SUPER_MAGIC),
+    ];
+    Ok(told.contains(&file_system(directory)?))
 }
 
 /// Closes `fd` and says whether everything written to it has found a place, which some file

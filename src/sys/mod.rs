@@ -25,8 +25,9 @@ use std::io;
 /// Error numbers that the layers above tell apart.
 pub(crate) mod errno {
     pub(crate) use libc::{
-        E2BIG, EACCES, EAGAIN, EDQUOT, EEXIST, EFBIG, EINVAL, EISDIR, ELOOP, EMFILE, ENAMETOOLONG,
-        ENFILE, ENOENT, ENOMEM, ENOSPC, ENOSYS, ENOTDIR, ENXIO, EPERM, EROFS, EXDEV,
+        E2BIG, EACCES, EAGAIN, EBUSY, EDQUOT, EEXIST, EFBIG, EINVAL, EISDIR, ELOOP, EMFILE,
+        ENAMETOOLONG, ENFILE, ENOENT, ENOMEM, ENOSPC, ENOSYS, ENOTDIR, ENOTEMPTY, ENXIO, EPERM,
+        EROFS, EXDEV,
     };
 }
 

@@ -74,9 +74,8 @@ static TOLD: AtomicI32 = AtomicI32::new(0);
 /// `kill`, and a third ends this process. One that runcap's caller had it ignore stays ignored.
 pub(crate) fn watch_ending(stop: &'static Event, kill: &'static Event) {
     extern "C" fn told(signal: libc::c_int) {
-        let first = TOLD.compare_exchange(0, signal, Ordering::AcqRel, Ordering::Acquire).is_ok();
-        notify(if first { &STOP } else { &KILL_NOW });
-        if !first {
+        if !tell_to_end(signal) {
+            notify(&KILL_NOW);
             // An answer that nobody reads may hold runcap up; the next signal ends it all the same.
             for signal in ENDING {
                 // SAFETY: signal(2) may be called in a handler, and SIG_DFL runs no code of ours.
@@ -92,6 +91,15 @@ pub(crate) fn watch_ending(stop: &'static Event, kill: &'static Event) {
             handle(signal, handler as libc::sighandler_t);
         }
     }
+}
+
+/// Does what the first ending signal does, as if `signal` had come; false if one had.
+pub(crate) fn tell_to_end(signal: i32) -> bool {
+    let first = TOLD.compare_exchange(0, signal, Ordering::AcqRel, Ordering::Acquire).is_ok();
+    if first {
+        notify(&STOP);
+    }
+    first
 }
 
 /// The signal that told runcap to end, if one did.

@@ -10,6 +10,8 @@ use super::value::{Scalar, string};
 /// (execve(2), "Limits on size of arguments and environment").
 pub const ARGUMENTS_MAX_BYTES: usize = 6 << 20;
 
+const TWICE: &str = "a variable is given twice";
+
 /// What was read so far.
 #[derive(Default)]
 pub(super) struct Arguments {
@@ -39,7 +41,7 @@ impl Arguments {
         } else if name.contains('\0') {
             "a variable's name holds a NUL byte"
         } else if self.names.contains(&name) {
-            "a variable is given twice"
+            TWICE
         } else {
             match value {
                 Scalar::Text(value) if value.contains('\0') => "a value holds a NUL byte",
@@ -53,6 +55,12 @@ impl Arguments {
             }
         };
         Err(problem.to_owned())
+    }
+
+    /// Takes note of a variable whose value is none, so that it is not given another time.
+    pub(super) fn leave_out(&mut self, name: String) -> Result<(), String> {
+        self.count(name.len())?;
+        if self.names.insert(name) { Ok(()) } else { Err(TWICE.to_owned()) }
     }
 
     /// Counts a string towards [`ARGUMENTS_MAX_BYTES`].

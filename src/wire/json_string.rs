@@ -7,7 +7,10 @@ use std::io::{self, Write};
 const WORD_BYTES: usize = 8;
 
 /// Bytes of escaped text gathered before they are written.
-const PIECE_BYTES: usize = 1024;
+const PIECE_BYTES: usize = 2048;
+
+/// Bytes of a run that is written as it is: to gather a shorter one costs less than a call.
+const RUN_MIN_BYTES: usize = 512;
 
 /// Writes `text` as a JSON string, with its quotes; see [`write_escaped`].
 ///
@@ -23,7 +26,7 @@ pub fn write_string(out: &mut dyn Write, text: &str) -> io::Result<()> {
 ///
 /// The body is `serde_json`'s but for U+0085, U+2028 and U+2029, which are written as `\u` escapes
 /// because some line readers split there. It goes out in pieces: a run in which nothing has to be
-/// escaped in one, the rest at most 1 KiB at a time.
+/// escaped in one if it is long, the rest at most 2 KiB at a time.
 ///
 /// To write each escape and each run between two as they are found costs a call and a copy of
 /// unforeseeable length for every few bytes of a log. Copying eight bytes before it is known how
@@ -47,12 +50,15 @@ pub fn write_escaped(out: &mut dyn Write, text: &str) -> io::Result<()> {
             if marks == 0 {
                 filled += WORD_BYTES;
                 rest = &rest[WORD_BYTES..];
-                let run = plain_run(rest);
-                if run > 0 {
+                let (run, after) = rest.split_at(plain_run(rest));
+                rest = after;
+                if run.len() >= RUN_MIN_BYTES || run.len() > PIECE_BYTES - filled {
                     out.write_all(&piece[..filled])?;
                     filled = 0;
-                    out.write_all(&rest[..run])?;
-                    rest = &rest[run..];
+                    out.write_all(run)?;
+                } else {
+                    piece[filled..filled + run.len()].copy_from_slice(run);
+                    filled += run.len();
                 }
                 continue;
             }

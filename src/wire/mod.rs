@@ -2,8 +2,11 @@
 
 mod arguments;
 pub mod base64;
+pub mod event;
+mod fields;
 pub mod http;
 pub mod json_string;
+mod kinds;
 pub mod native;
 pub mod picod;
 pub mod sandbox;

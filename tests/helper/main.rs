@@ -25,6 +25,12 @@ fn main() -> ExitCode {
         (Some("burn-cpu"), [ticks]) => burn_cpu(number(ticks)),
         (Some("touch-memory"), [mebibytes]) => touch_memory(number(mebibytes)),
         (Some("produce"), [block, blocks]) => produce(number(block), number(blocks)),
+        (Some("produce-lines"), [text, bytes]) => produce_lines(text, number(bytes)),
+        (Some("both-streams"), [word, lines]) => both_streams(word, number(lines)),
+        (Some("now"), []) => {
+            let since = std::time::UNIX_EPOCH.elapsed().expect("it is past");
+            println!("{}", since.as_nanos());
+        }
         (Some("repeat"), [text, count]) => repeat(text, count.parse().expect("a number")),
         // What follows tells it apart from others.
         (Some("detached-sleep"), [seconds, ..]) => detached_sleep(number(seconds)),
@@ -45,10 +51,14 @@ fn main() -> ExitCode {
             kinds::on_terminal(terminal, program, args);
         }
         (Some("runcap-without"), [list, args @ ..]) => kinds::runcap_without(list, args),
+        (Some("raw-pipe"), [program, args @ .., address]) => {
+            raw::serve_pipe(program, args, address);
+        }
         (Some("raw-http"), [bytes, piece, address]) => {
             let number = |text: &String| text.parse().expect("a number");
             raw::serve(number(bytes), number(piece), address);
         }
+        (Some("raw-ranges"), [path, address]) => raw::serve_ranges(path, address),
         (Some("http-routes"), arguments) => http::routes(arguments),
         (Some("stock-server"), []) => stock::serve(),
         (Some(part), rest) if part.starts_with("tree-") || part == "hop" => {
@@ -100,10 +110,35 @@ fn tree_part(part: &str, rest: &[String]) {
 
 /// Writes so many blocks of the same bytes, each in one write(2).
 fn produce(block_bytes: u64, blocks: u64) {
-    let block = vec![b'x'; usize::try_from(block_bytes).expect("it fits")];
+    produce_block(&vec![b'x'; usize::try_from(block_bytes).expect("it fits")], blocks);
+}
+
+fn produce_block(block: &[u8], blocks: u64) {
     let mut out = File::from(stdout().as_fd().try_clone_to_owned().expect("a descriptor"));
     for _ in 0..blocks {
-        out.write_all(&block).expect("stdout can be written");
+        out.write_all(block).expect("stdout can be written");
+    }
+}
+
+/// Writes `text` over and over, in blocks of about 64 KiB, until it is so many bytes or a few more.
+fn produce_lines(text: &str, bytes: u64) {
+    let block = text.repeat((64 << 10) / text.len());
+    produce_block(block.as_bytes(), bytes.div_ceil(block.len() as u64));
+}
+
+/// Writes numbered lines to both streams in turn, each line cut in two.
+fn both_streams(word: &str, lines: u64) {
+    let mut streams =
+        [stdout().as_fd().try_clone_to_owned(), std::io::stderr().as_fd().try_clone_to_owned()]
+            .map(|stream| File::from(stream.expect("a descriptor")));
+    for line in 0..lines {
+        for (index, stream) in streams.iter_mut().enumerate() {
+            let text = format!("{index} {word} {line}\n");
+            let (start, end) = text.as_bytes().split_at(text.len() / 2);
+            for half in [start, end] {
+                stream.write_all(half).expect("it can be written");
+            }
+        }
     }
 }
 

@@ -7,7 +7,7 @@ mod targets;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 10] = [
+const TARGETS: [(&str, Target); 11] = [
     ("text", targets::text),
     ("quantities", targets::quantities),
     ("capture", targets::capture),
@@ -18,6 +18,7 @@ const TARGETS: [(&str, Target); 10] = [
     ("multipart", targets::multipart),
     ("serve", targets::serve),
     ("picod", targets::picod),
+    ("sandbox", targets::sandbox),
 ];
 
 fn fuzz() -> PathBuf {

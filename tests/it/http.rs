@@ -235,11 +235,8 @@ impl Client {
         if answer.header("transfer-encoding") == Some("chunked") {
             assert_eq!(answer.header("content-length"), None, "one framing");
             loop {
-                let size = self.line();
-                let size = usize::from_str_radix(&size, 16).expect("a size");
-                let chunk = self.exactly(size);
-                assert_eq!(self.exactly(2), b"\r\n");
-                if size == 0 {
+                let chunk = self.chunk();
+                if chunk.is_empty() {
                     return answer;
                 }
                 answer.body.extend_from_slice(&chunk);
@@ -249,6 +246,15 @@ impl Client {
         let length = answer.header("content-length").expect("its length").parse();
         answer.body = self.exactly(length.expect("a number"));
         answer
+    }
+
+    /// The next chunk of a body; the empty one is its end.
+    #[track_caller]
+    pub fn chunk(&mut self) -> Vec<u8> {
+        let size = usize::from_str_radix(&self.line(), 16).expect("a size");
+        let chunk = self.exactly(size);
+        assert_eq!(self.exactly(2), b"\r\n");
+        chunk
     }
 
     /// Everything up to the connection's end; whether it was an orderly one (FIN).

@@ -11,6 +11,10 @@ use std::process::{Command, Stdio};
 
 use runcap::run::{DRAIN, KEPT_STREAMS_MAX, KILL_WAIT};
 use runcap::serve::auth::TOKEN_MAX_BYTES;
+use runcap::serve::content::UNSIZED_MAX_BYTES;
+use runcap::serve::root::LISTED_MAX;
+use runcap::serve::sandbox::listing::LIMIT_DEFAULT;
+use runcap::serve::sandbox::processes::FINISHED_MAX;
 use runcap::serve::transport::{
     HEAD_TIME_MAX, LARGE_HEADS_MAX, RATE_MIN, SHUTDOWN_MAX, SMALL_HEAD_MAX_BYTES, STALL_MAX,
 };
@@ -24,8 +28,9 @@ use crate::support::{answer, feed, json, runcap};
 const README: &str = include_str!("../../README.md");
 
 /// Keys of an answer or an event whose values differ from run to run.
-const VOLATILE: [&str; 8] = [
+const VOLATILE: [&str; 9] = [
     "pid",
+    "duration_ms",
     "start_time",
     "end_time",
     "duration",
@@ -255,7 +260,10 @@ fn the_numbers_of_readme_are_those_of_the_code() {
             STALL_MAX.as_secs(),
             RATE_MIN >> 10
         ),
-        format!("After {} s, or at once", SHUTDOWN_MAX.as_secs_f64()),
+        format!("After {} s, or at\nonce", SHUTDOWN_MAX.as_secs_f64()),
+        format!("and the last {FINISHED_MAX} that ended |"),
+        format!("are read first and then sent, up to {} MiB.", mib(UNSIZED_MAX_BYTES)),
+        format!("`limit` ({LIMIT_DEFAULT}, at most {LISTED_MAX})"),
     ];
     for row in rows {
         assert!(README.contains(&row), "README does not say: {row}");

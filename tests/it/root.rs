@@ -6,11 +6,13 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
 use crate::http::{Answer, Client, Server};
 use crate::serve_files::{Place, request};
+use crate::serve_sandbox_files::{ask, chain};
 use crate::serve_uploads::json_upload;
 use crate::support::helper;
 
@@ -190,6 +192,121 @@ fn fa4_no_path_leads_out_when_written() {
     }
     let link = places[0].1.at("good");
     assert_eq!(fs::read_link(link).expect("still one"), Path::new("in/f"));
+}
+
+#[test]
+fn fa4_fa6_no_path_of_a_sandbox_client_leads_out() {
+    // Each path in each call, with openat2(2) and without: the same answer, and nothing of what is
+    // outside is read, changed, removed or added to.
+    let places = both();
+    let outside = |place: &Place| {
+        let home = place.home.path();
+        for name in ["secret", "workspace-leak/f", "outside/f"] {
+            assert_eq!(fs::read_to_string(home.join(name)).expect("there"), SECRET, "{name}");
+        }
+        let count = |at: &Path| fs::read_dir(at).expect("a directory").count();
+        [home, &home.join("outside"), &home.join("workspace-leak")].map(count)
+    };
+    let more = ["absolute-directory/new", "sibling/new", "two/new/er", "dangling/x", "loop/x"];
+    for (path, read) in ATTACKS.into_iter().chain(more.map(|path| (path, 400))) {
+        let path = path.replace('+', "%2B");
+        for (call, more, content) in [
+            ("read", "", &b""[..]),
+            ("stat", "", b""),
+            ("write", "", b"new"),
+            ("write", "&offset=2", b"new"),
+            ("write", "&offset=0&truncate_to=1&mkdir=0", b"new"),
+            ("mkdir", "", b""),
+        ] {
+            let query = format!("path={path}{more}");
+            let answers = places.each_ref().map(|(name, place)| {
+                let answer = place.server.ask(&ask(call, &query, content));
+                assert_eq!(outside(place), [4, 1, 1], "{call} {query} with {name}");
+                let text = answer.text().to_owned();
+                assert!(!text.contains(SECRET), "{call} {query} with {name}: {text}");
+                // Their times differ.
+                let text = text.split("mtime_ms").next().expect("one").to_owned();
+                if call == "read" || call == "write" {
+                    let is_read = answer.status == 200;
+                    assert!(!is_read || read != 400, "{call} {query} with {name}: {text}");
+                }
+                (answer.status, text)
+            });
+            assert_eq!(answers[0], answers[1], "{call} {query}");
+        }
+    }
+    for (path, _) in ATTACKS {
+        let path = path.replace('+', "%2B");
+        for more in ["", "&recursive=1"] {
+            let query = format!("path={path}{more}");
+            let answers = places.each_ref().map(|(name, place)| {
+                let answer = place.v1("delete", &query);
+                assert_eq!(outside(place), [4, 1, 1], "delete {query} with {name}");
+                (answer.status, answer.text().to_owned())
+            });
+            assert_eq!(answers[0], answers[1], "delete {query}");
+        }
+    }
+    assert_eq!(places[0].1.names(""), places[1].1.names(""));
+}
+
+#[test]
+fn a_tree_that_changes_all_the_time_is_removed_without_leaving_it() {
+    // Links to a chain of the same names outside take the place of the tree and of directories in
+    // it, near and far down, and what was removed is made anew, while it is removed over and over.
+    for (name, place) in both() {
+        let outside = place.home.path().join("outside");
+        chain(&outside, 90);
+        let is_over = AtomicBool::new(false);
+        let mut counts = [0; 2];
+        std::thread::scope(|scope| {
+            scope.spawn(|| disturb(&place, &is_over));
+            let mut client = place.server.connect();
+            let start = Instant::now();
+            while counts[0] < 400 && start.elapsed() < Duration::from_secs(10) {
+                client.send(&ask("delete", "path=tree&recursive=1", b""));
+                let answer = client.answer();
+                match answer.status {
+                    200 => counts[0] += 1,
+                    400 | 404 | 409 => counts[1] += 1,
+                    status => panic!("{name}: {status}: {}", answer.text()),
+                }
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        println!("{name}: {counts:?}");
+        assert!(counts[0] > 0, "{name}: it is removed at times: {counts:?}");
+        let mut at = outside;
+        assert_eq!(fs::read_to_string(at.join("f")).expect("there"), SECRET, "{name}");
+        for depth in 0..90 {
+            let is_kept = at.is_dir() && at.join("kept").exists() == (depth % 10 == 0);
+            assert!(is_kept, "{name}: level {depth} outside");
+            at.push("x");
+        }
+    }
+}
+
+/// Makes a deep tree and exchanges parts of it with links to the same names outside, and back,
+/// until it is told to stop. Everything may fail: the tree is being removed meanwhile. A second
+/// thread of this kind would itself reach outside, through the links of the first.
+fn disturb(place: &Place, is_over: &AtomicBool) {
+    let (tree, outside) = (place.at("tree"), place.home.path().join("outside"));
+    let link = place.at("link");
+    let mut turn = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        turn += 1;
+        let below = "x/".repeat([0, 1, 2, 40, 60][turn % 5]);
+        let at = tree.join(below.trim_end_matches('/'));
+        let at = if below.is_empty() { &tree } else { &at };
+        let _ = fs::create_dir_all(tree.join("x/".repeat(70)));
+        let _ = fs::write(at.join("g"), "");
+        let _ = symlink(outside.join(&below), &link);
+        for _ in 0..100 {
+            let _ = renameat_with(CWD, at, CWD, &link, RenameFlags::EXCHANGE);
+        }
+        // The link is there again, or the directory.
+        let _ = fs::remove_file(&link).or_else(|_| fs::remove_dir_all(&link));
+    }
 }
 
 #[test]

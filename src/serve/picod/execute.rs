@@ -1,14 +1,13 @@
 //! `POST /api/execute`: runs one command and answers what it printed.
 
 use std::io::{Read, Write};
-use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use crate::outcome::{Cancel, End, Exit, Outcome, StartError};
+use crate::outcome::{Cancel, End, Exit, Outcome};
 use crate::quote::quoted;
 use crate::run::{self, Control, Sinks};
-use crate::spec::{DEFAULT_GRACE, Env, Keep, Leftovers, Limit, Overflow, Rlimits, Spec, Stdin};
+use crate::spec::{DEFAULT_GRACE, Env, Keep, Leftovers, Limit, Overflow, Spec};
 use crate::wire::picod::execute::{
     Execute, ExecuteAnswer, Timeout, decode_execute, timeout_note, truncation_note, write_execute,
 };
@@ -16,6 +15,7 @@ use crate::wire::picod::execute::{
 use crate::serve::State;
 use crate::serve::body::{NO_MEMORY, read_whole};
 use crate::serve::budget::BudgetedCapture;
+use crate::serve::command::{Directory, start_error};
 use crate::serve::reply::{self, Dialect};
 use crate::serve::root::RootError;
 use crate::serve::transport::{Head, Live, Reply};
@@ -40,10 +40,8 @@ pub(in crate::serve) fn execute<'a>(
         Err(message) => return error(400, &message),
     };
     drop(bytes);
-    let Some(_place) = state.commands.take(state.settings.commands_max) else {
-        let message = format!("{} commands are running already", state.settings.commands_max);
-        let answer = reply::error(Dialect::Picod, 429, &message);
-        return answer.with_header(reply::header("Retry-After", "1")).into();
+    let Some(_place) = state.commands.take() else {
+        return state.commands.busy(Dialect::Picod).into();
     };
     let directory = match working_directory(state, &request.working_dir) {
         Ok(directory) => directory,
@@ -61,15 +59,16 @@ pub(in crate::serve) fn execute<'a>(
     let Ok((mut stdout, mut stderr)) = captures else {
         return error(503, "no memory to keep the output of another command");
     };
-    let program = request.argv[0].clone();
+    let (program, cwd) = (request.argv[0].clone(), request.working_dir.clone());
     let spec = spec(request, directory.path(), timeout, cap);
     let start_time = SystemTime::now();
     let result = match timeout.is_zero() {
         true => None,
         false => {
             let sinks = Sinks { stdout: &mut stdout, stderr: &mut stderr };
-            let control = Control { end: state.end, client: head.client, ..Control::none() };
-            Some(run::run(&spec, sinks, control))
+            let control = Control { client: head.client, ..state.commands.control() };
+            let result = run::run(&spec, sinks, control);
+            Some(result.map_err(|error| start_error(&error, &cwd)))
         }
     };
     drop(directory);
@@ -81,30 +80,11 @@ pub(in crate::serve) fn execute<'a>(
 fn spec(request: Execute, cwd: PathBuf, timeout: Duration, cap: usize) -> Spec {
     let limit = Limit { cap, keep: Keep::Head, overflow: Overflow::Discard };
     Spec {
-        argv: request.argv,
         cwd: Some(cwd),
         env: Env { clear: false, set: request.env },
-        stdin: Stdin::Null,
-        timeout: Some(timeout),
         grace: DEFAULT_GRACE,
-        inherit_output: false,
-        stdout: limit,
-        stderr: limit,
-        merge_stderr: false,
         leftovers: Leftovers::Leave,
-        rlimits: Rlimits::default(),
-        new_session: false,
-        die_with_parent: false,
-    }
-}
-
-/// A directory that is held open, so that what stands at its path may change before the command is
-/// in it.
-struct Directory(std::os::fd::OwnedFd);
-
-impl Directory {
-    fn path(&self) -> PathBuf {
-        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+        ..Spec::new(request.argv, Some(timeout), limit)
     }
 }
 
@@ -133,11 +113,11 @@ struct Ran {
 
 impl Ran {
     fn new(
-        result: Option<Result<Outcome, StartError>>,
+        result: Option<Result<Outcome, String>>,
         timeout: Duration,
         start_time: SystemTime,
-        stdout: &BudgetedCapture<'_>,
-        stderr: &BudgetedCapture<'_>,
+        stdout: &BudgetedCapture,
+        stderr: &BudgetedCapture,
     ) -> Ran {
         let mut notes = Vec::new();
         for (name, stream) in [("stdout", stdout), ("stderr", stderr)] {
@@ -153,7 +133,7 @@ impl Ran {
                 (EXIT_CODE_TIMED_OUT, None)
             }
             Some(Err(error)) => {
-                notes.push(error.to_string());
+                notes.push(error);
                 (EXIT_CODE_NOT_STARTED, None)
             }
             Some(Ok(outcome)) => {
@@ -180,8 +160,8 @@ impl Ran {
     /// What the log says of it: how it ended, bytes kept of those received, and the program.
     fn log_note(
         &self,
-        stdout: &BudgetedCapture<'_>,
-        stderr: &BudgetedCapture<'_>,
+        stdout: &BudgetedCapture,
+        stderr: &BudgetedCapture,
         program: &str,
     ) -> String {
         let end = match &self.outcome {
@@ -196,7 +176,7 @@ impl Ran {
         format!("{end} {code}, stdout {out}, stderr {err}, killed {killed}, {program}")
     }
 
-    fn answer<'a>(self, stdout: BudgetedCapture<'a>, stderr: BudgetedCapture<'a>) -> Reply<'a> {
+    fn answer(self, stdout: BudgetedCapture, stderr: BudgetedCapture) -> Reply<'static> {
         let kept = stdout.capture().kept() + stderr.capture().kept();
         let write = move |out: &mut dyn Write| {
             let answer = ExecuteAnswer {

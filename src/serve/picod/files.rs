@@ -4,8 +4,7 @@ mod download;
 mod upload;
 
 use std::io::{Read, Write};
-use std::os::unix::fs::MetadataExt;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use tiny_http::ResponseBox;
 
@@ -72,19 +71,19 @@ pub(in crate::serve) fn download(state: &State, head: &Head<'_>, path: &str) -> 
 }
 
 /// GET /api/files?path=: tells what is in a directory, all of it or a page.
-pub(in crate::serve) fn list<'a>(state: &State, head: &Head<'_>) -> Reply<'a> {
+pub(in crate::serve) fn list<'a>(state: &'a State, head: &Head<'_>) -> Reply<'a> {
     match page(state, head) {
         Ok((page, is_paged)) => Reply::Live(Live {
             status: 200,
             headers: vec![reply::header("Content-Type", "application/json")],
-            write: Box::new(move |out| Ok(write_page(out, &page, is_paged)?)),
+            write: Box::new(move |out| Ok(write_page(out, page, is_paged)?)),
         }),
         Err(refusal) => refusal.answer().into(),
     }
 }
 
 /// The page that is asked for, and whether pages were asked for at all.
-fn page(state: &State, head: &Head<'_>) -> Result<(Page, bool), Refusal> {
+fn page<'a>(state: &'a State, head: &Head<'_>) -> Result<(Page<'a>, bool), Refusal> {
     let path = head.target.query_value("path")?.filter(|path| !path.is_empty());
     let path = path.ok_or_else(|| Refusal::new(400, "Missing 'path' query parameter"))?;
     let limit = match head.target.query_value("limit")? {
@@ -100,7 +99,7 @@ fn page(state: &State, head: &Head<'_>) -> Result<(Page, bool), Refusal> {
         .root
         .with_shown(&path, |path| state.root.list(path, &after, limit.unwrap_or(UNPAGED_MAX)));
     let page = page.map_err(|error| Refusal::of(&error, "Directory"))?;
-    if limit.is_none() && page.is_cut {
+    if limit.is_none() && page.is_cut() {
         let message = format!(
             "the directory has over {UNPAGED_MAX} entries: ask for pages of it with limit and after"
         );
@@ -109,32 +108,46 @@ fn page(state: &State, head: &Head<'_>) -> Result<(Page, bool), Refusal> {
     Ok((page, limit.is_some()))
 }
 
-fn write_page(out: &mut (dyn Write + Send), page: &Page, is_paged: bool) -> std::io::Result<()> {
+fn write_page(
+    out: &mut (dyn Write + Send),
+    mut page: Page<'_>,
+    is_paged: bool,
+) -> std::io::Result<()> {
     out.write_all(b"{\"files\":[")?;
     let mut is_first = true;
-    for name in &page.names {
-        let Some(found) = page.metadata(name)? else { continue };
+    while let Some((name, found)) = page.next_entry()? {
         if !std::mem::take(&mut is_first) {
             out.write_all(b",")?;
         }
         let entry = Entry {
             name: &name.shown,
-            size: found.len(),
-            st_mode: found.mode(),
-            modified: found.modified().unwrap_or(SystemTime::UNIX_EPOCH),
+            size: found.size,
+            st_mode: found.st_mode,
+            modified: found.mtime.and_then(moment).unwrap_or(SystemTime::UNIX_EPOCH),
             is_dir: found.is_dir(),
         };
         write_list_entry(&mut &mut *out, &entry)?;
     }
     out.write_all(b"]")?;
+    let next = page.end();
     if is_paged {
-        write!(out, ",\"truncated\":{},\"next\":", page.is_cut)?;
-        match page.names.last().filter(|_| page.is_cut) {
-            Some(last) => write_string(&mut &mut *out, &last.shown)?,
+        write!(out, ",\"truncated\":{},\"next\":", next.is_some())?;
+        match next {
+            Some(next) => write_string(&mut &mut *out, &next)?,
             None => out.write_all(b"null")?,
         }
     }
     out.write_all(b"}")
+}
+
+/// Seconds since 1970, and nanoseconds after them; `None` for what is out of all bounds.
+fn moment((seconds, nanoseconds): (i64, u32)) -> Option<SystemTime> {
+    let distance = Duration::from_secs(seconds.unsigned_abs());
+    let second = match seconds < 0 {
+        true => SystemTime::UNIX_EPOCH.checked_sub(distance)?,
+        false => SystemTime::UNIX_EPOCH.checked_add(distance)?,
+    };
+    second.checked_add(Duration::from_nanos(nanoseconds.into()))
 }
 
 #[cfg(test)]

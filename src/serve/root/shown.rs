@@ -51,6 +51,27 @@ impl Root {
             (found, _) => found,
         }
     }
+
+    /// The place that a client means by a path that need not exist: as it is, or decoded where
+    /// that is known and what it says is not. So a file is written where it was read, and a new one
+    /// goes into the directory that is shown like this.
+    ///
+    /// # Errors
+    /// Those of [`Root::inside`].
+    pub fn place(&self, path: &[u8]) -> Result<Inside, RootError> {
+        let inside = self.inside(path)?;
+        let Some(raw) = as_shown(path).map(|raw| self.inside(&raw)).transpose()? else {
+            return Ok(inside);
+        };
+        let is_there = |path: &Inside| self.metadata(path).is_ok();
+        let has_place = |path: &Inside| path.split().is_some_and(|(parent, _)| is_there(&parent));
+        let is_meant = match (is_there(&inside), is_there(&raw)) {
+            (true, _) => false,
+            (false, true) => true,
+            (false, false) => !has_place(&inside) && has_place(&raw),
+        };
+        Ok(if is_meant { raw } else { inside })
+    }
 }
 
 /// The bytes of a path whose names are shown as [`Name`] does; `None` if it shows none that are not

@@ -1,7 +1,13 @@
 //! The sandbox dialect (Hugging Face's sandbox-server): what stands below `/v1/`.
 
+pub(super) mod exec;
 pub(super) mod files;
-pub(super) mod listing;
+pub mod listing;
+pub mod processes;
+
+use std::io::ErrorKind;
+
+use std::io;
 
 use tiny_http::ResponseBox;
 
@@ -9,6 +15,7 @@ use super::reply::{self, Dialect};
 use super::root::RootError;
 use super::transport::Head;
 use crate::quote::quoted;
+use crate::sys::errno;
 use crate::wire::http::target::BadEncoding;
 
 /// A status, and the message of its answer.
@@ -31,6 +38,8 @@ impl Refusal {
             RootError::NotFound => 404,
             RootError::NotADirectory | RootError::IsADirectory => 409,
             RootError::TooLarge => 413,
+            RootError::Io(error) if error.kind() == ErrorKind::ExecutableFileBusy => 409,
+            RootError::Io(error) if is_scarce(error) => 503,
             RootError::Io(_) => 500,
             RootError::Full => 507,
         };
@@ -38,8 +47,18 @@ impl Refusal {
     }
 
     pub(super) fn answer(&self) -> ResponseBox {
-        reply::error(Dialect::Sandbox, self.status, &self.message)
+        let answer = reply::error(Dialect::Sandbox, self.status, &self.message);
+        match self.status {
+            503 => answer.with_header(reply::header("Retry-After", "1")),
+            _ => answer,
+        }
     }
+}
+
+/// Whether an error says that the server is out of something now.
+fn is_scarce(error: &io::Error) -> bool {
+    let scarce = [errno::EMFILE, errno::ENFILE, errno::ENOMEM];
+    error.raw_os_error().is_some_and(|number| scarce.contains(&number))
 }
 
 impl From<BadEncoding> for Refusal {
@@ -57,5 +76,8 @@ fn path_of(head: &Head<'_>) -> Result<Vec<u8>, Refusal> {
 /// A number of the query. One that cannot be read counts as absent.
 fn number_of(head: &Head<'_>, name: &str) -> Result<Option<u64>, Refusal> {
     let text = head.target.query_value(name)?.unwrap_or_default();
-    Ok(str::from_utf8(&text).ok().and_then(|text| text.parse().ok()))
+    // `parse` would take a sign.
+    let is_number = text.iter().all(u8::is_ascii_digit);
+    let text = str::from_utf8(&text).ok().filter(|_| is_number);
+    Ok(text.and_then(|text| text.parse().ok()))
 }

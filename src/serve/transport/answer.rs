@@ -12,13 +12,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tiny_http::{HTTPVersion, Header, Response, ResponseBox, StatusCode};
 
+use crate::sys::alloc::BUFFER_BYTES;
+
 use super::places::{Place, Places};
 use super::socket::{Pace, Socket};
 use super::{LARGE_BUFFERS_MAX, Live, Reply, Unwritten};
 
-/// Bytes of an answer that are put together before they are sent, in a large buffer and in a small
-/// one.
-const LARGE_BUFFER_BYTES: usize = 64 << 10;
+/// Bytes of a buffer that an answer is put together in, with its head and its framing, before they
+/// are sent: of a large one, into which all that one read of a command's output becomes fits, and
+/// of a small one.
+const LARGE_BUFFER_BYTES: usize = BUFFER_BYTES;
 const SMALL_BUFFER_BYTES: usize = 8 << 10;
 
 /// What a head rarely exceeds.
@@ -26,6 +29,9 @@ const HEAD_BYTES: usize = 512;
 
 /// Longest size line of a chunk: eight hex digits and CRLF.
 const SIZE_LINE_BYTES: usize = 10;
+
+/// What follows the data of the last chunk: CRLF, and the chunk of nothing.
+const TAIL_BYTES: usize = 7;
 
 /// What became of an answer.
 #[derive(Debug)]
@@ -158,9 +164,10 @@ impl<'a> Answer<'a> {
     ) -> io::Result<()> {
         let (capacity, _place) = self.buffer(left);
         let mut start = head.len();
-        let mut buffer = head;
+        let mut buffer = Vec::with_capacity(capacity.max(start));
+        buffer.extend_from_slice(&head);
         loop {
-            let count = left.min(capacity);
+            let count = left.min(capacity.saturating_sub(start));
             buffer.resize(start + count, 0);
             reader.read_exact(&mut buffer[start..])?;
             progress.is_unsent = false;
@@ -183,13 +190,15 @@ impl<'a> Answer<'a> {
         };
         let (status, is_head) = (live.status, self.is_head);
         let (capacity, place) = self.buffer(usize::MAX);
+        let mut buffer = Vec::with_capacity(capacity);
+        buffer.resize(SIZE_LINE_BYTES, 0);
         let mut instead = None;
         let mut chunks = ChunkWriter {
             answer: &mut self,
             capacity,
             is_chunked,
             head: None,
-            buffer: vec![0; SIZE_LINE_BYTES],
+            buffer,
             sent_bytes: 0,
         };
         let sent = catch_unwind(AssertUnwindSafe(|| {
@@ -269,6 +278,7 @@ const LENGTH: &[u8] = b"Content-Length:";
 /// Puts together what is written until it is flushed, and sends it as one chunk.
 struct ChunkWriter<'a, 'b> {
     answer: &'a mut Answer<'b>,
+    /// Of the buffer, bytes.
     capacity: usize,
     is_chunked: bool,
     /// Until it is sent, with the first chunk.
@@ -315,7 +325,7 @@ impl ChunkWriter<'_, '_> {
 
 impl Write for ChunkWriter<'_, '_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let room = (SIZE_LINE_BYTES + self.capacity).saturating_sub(self.buffer.len());
+        let room = self.capacity.saturating_sub(TAIL_BYTES + self.buffer.len());
         let count = room.min(bytes.len());
         self.buffer.extend_from_slice(&bytes[..count]);
         if count == room {

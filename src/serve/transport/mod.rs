@@ -66,7 +66,7 @@ pub const LARGE_HEADS_MAX: usize = 64;
 
 /// Answers that are put together in a large buffer, which is faster; what is read by nobody keeps
 /// its buffer, so further ones get a small one.
-pub const LARGE_BUFFERS_MAX: usize = 64;
+pub const LARGE_BUFFERS_MAX: usize = 48;
 
 /// Connections that were refused for want of room and whose answer is on its way.
 pub const TURNED_AWAY_MAX: usize = 16;

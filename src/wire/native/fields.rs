@@ -14,11 +14,11 @@ use serde_json::value::RawValue;
 use crate::quote::quoted;
 use crate::spec::{KEEP, OVERFLOW, Part, Rlimits};
 use crate::wire::arguments::Arguments;
+use crate::wire::kinds::{boolean, cap, count, duration, one_of, size};
 use crate::wire::syntax::{offset, without_place};
 use crate::wire::value::{Reader, Scalar, string, text, wrong};
 
 use super::request::Refusal;
-use super::value::{boolean, cap, count, duration, one_of, size};
 
 /// What was read of a request so far. A field that was refused counts as given.
 #[derive(Default)]
@@ -51,7 +51,7 @@ fn set_part(part: &mut Part, key: &str, value: &Scalar) -> Option<Result<(), Str
         value.map(|value| *slot = Some(value))
     }
     Some(match key {
-        "max_output_size" => store(&mut part.cap, cap(value)),
+        "max_output_size" => store(&mut part.cap, cap(value, "; capture: false keeps nothing")),
         "keep" => store(&mut part.keep, one_of(value, &KEEP)),
         "overflow" => store(&mut part.overflow, one_of(value, &OVERFLOW)),
         _ => return None,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_core::de::DeserializeSeed;
 
-use crate::spec::{DEFAULT_GRACE, Env, Keep, Leftovers, Limit, Part, Spec, Stdin};
+use crate::spec::{DEFAULT_GRACE, Env, Keep, Leftovers, Limit, Outputs, Part, Spec, Stdin};
 use crate::wire::base64;
 use crate::wire::json_string::unescape_in_place;
 use crate::wire::time::HumanDuration;
@@ -139,7 +139,7 @@ impl Fields {
             stdin,
             timeout: Some(self.timeout.unwrap_or(bounds.timeout)),
             grace: self.grace.unwrap_or(DEFAULT_GRACE),
-            inherit_output: false,
+            outputs: Outputs::Read,
             stdout,
             stderr,
             merge_stderr: self.merge_stderr,

@@ -163,8 +163,9 @@ fn suffix(encoding: Encoding) -> &'static str {
     }
 }
 
-/// One sentence on what decided, naming field and value.
-fn reason(spec: &Spec, outcome: &Outcome) -> Option<String> {
+/// Why a command did not end by itself, in one sentence that names the field and the value that
+/// decided; `None` when it did.
+pub fn reason(spec: &Spec, outcome: &Outcome) -> Option<String> {
     let mut reason = match outcome.end {
         End::Finished => return None,
         End::TimedOut => {

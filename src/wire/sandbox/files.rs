@@ -73,7 +73,10 @@ mod tests {
             write_entry(&mut out, entry).expect("a vector takes everything");
             String::from_utf8(out).expect("JSON is text")
         };
-        let expected = r#"{"name":"a\"\u2028","path":"/d/a\"\u2028","type":"file","size":18446744073709551615,"mtime_ms":-1,"mode":"4755"}"#;
+        let expected = concat!(
+            r#"{"name":"a\"\u2028","path":"/d/a\"\u2028","type":"file","#,
+            r#""size":18446744073709551615,"mtime_ms":-1,"mode":"4755"}"#
+        );
         assert_eq!(written(&entry), expected);
         let link = Entry { kind: Kind::Symlink, mtime_ms: None, st_mode: 0o120_000, ..entry };
         let text = written(&link);

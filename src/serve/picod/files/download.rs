@@ -1,28 +1,17 @@
 //! Sends a file, or one range of it, as it was announced and never more.
 
-use std::fs::File;
 use std::io::{Cursor, Read, Seek, SeekFrom};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tiny_http::{Response, ResponseBox, StatusCode};
 
 use super::{Refusal, State};
+use crate::serve::content::{Unread, read_small};
 use crate::serve::reply;
 use crate::serve::root::RootError;
 use crate::serve::transport::Head;
 use crate::wire::picod::files::{Range, content_type, disposition, range};
 use crate::wire::time::Rfc3339;
-
-/// Bytes of the largest file whose size is told as 0, as in /proc: its length is only known when
-/// all of it was read.
-pub(super) const UNSIZED_MAX_BYTES: usize = 16 << 20;
-
-/// A smaller file is read before its length is announced. Files of /sys are shorter than they are
-/// told to be.
-const SMALL_MAX_BYTES: u64 = 64 << 10;
-
-/// Bytes of one read of a file of unknown size.
-const READ_BYTES: usize = 16 << 10;
 
 type Content = Box<dyn Read + Send>;
 
@@ -36,7 +25,7 @@ pub(super) fn download(
     let file = state.root.with_shown(path, |path| state.root.open_file(path));
     let mut file = file.map_err(|error| of_path(&error))?;
     let found = file.metadata().map_err(of_io)?;
-    let small = read_small(&mut file, found.len())?;
+    let small = read_small(&mut file, found.len(), u64::MAX)?;
     let size = small.as_ref().map_or(found.len(), |bytes| bytes.len() as u64);
     let modified = http_date(found.modified().unwrap_or(UNIX_EPOCH));
     // A part of another version than the client has is no use to it (RFC 9110, section 13.1.5).
@@ -82,29 +71,12 @@ pub(super) fn download(
     Ok(Response::new(StatusCode(status), headers, content, Some(length), None))
 }
 
-/// All of a file that is small, or whose size is told as 0.
-fn read_small(file: &mut File, size: u64) -> Result<Option<Vec<u8>>, Refusal> {
-    if size > SMALL_MAX_BYTES {
-        return Ok(None);
-    }
-    let of_io = |error: std::io::Error| Refusal::of(&error.into(), "File");
-    let mut bytes = Vec::new();
-    if size > 0 {
-        file.take(size).read_to_end(&mut bytes).map_err(of_io)?;
-        return Ok(Some(bytes));
-    }
-    // Always as many: some files of /proc refuse reads of an odd length.
-    let mut buffer = vec![0; READ_BYTES];
-    loop {
-        let count = file.read(&mut buffer).map_err(of_io)?;
-        if count == 0 {
-            return Ok(Some(bytes));
+impl From<Unread> for Refusal {
+    fn from(unread: Unread) -> Refusal {
+        match unread {
+            Unread::TooLong(message) => Refusal(413, message),
+            Unread::Failed(error) => Refusal::of(&error, "File"),
         }
-        if bytes.len() + count > UNSIZED_MAX_BYTES {
-            let message = format!("a file of unknown size has over {UNSIZED_MAX_BYTES} bytes");
-            return Err(Refusal(413, message));
-        }
-        bytes.extend_from_slice(&buffer[..count]);
     }
 }
 

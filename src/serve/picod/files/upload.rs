@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use tiny_http::ResponseBox;
 
 use super::{Refusal, State};
-use crate::serve::body::{NO_MEMORY, read_whole};
+use crate::serve::body::{NO_MEMORY, Unpoured, pour, read_whole};
 use crate::serve::reply;
 use crate::serve::root::{Inside, Replacement, RootError};
 use crate::serve::transport::Head;
@@ -17,9 +17,6 @@ use crate::wire::picod::files::{Entry, decode_upload, parse_mode, write_uploaded
 
 /// Bytes of a field of a form beside the file; a path is the longest.
 const FIELD_MAX_BYTES: usize = 8 << 10;
-
-/// Bytes of one read of a form.
-const READ_BYTES: usize = 64 << 10;
 
 pub(super) fn upload(
     state: &State,
@@ -70,7 +67,7 @@ fn store_json(
         return Err(Refusal::new(503, NO_MEMORY));
     };
     let upload = decode_upload(&held.bytes).map_err(|message| Refusal(400, message))?;
-    let path = state.root.inside(upload.path.as_bytes()).map_err(|error| of_path(&error))?;
+    let path = state.root.place(upload.path.as_bytes()).map_err(|error| of_path(&error))?;
     let replacement = state.root.replace(&path, upload.mode);
     let mut replacement = replacement.map_err(|error| of_path(&error))?;
     replacement.write_all(&upload.content).map_err(of_io)?;
@@ -84,14 +81,11 @@ fn store_form(
 ) -> Result<(Inside, Replacement), Refusal> {
     let mut parser = Parser::new(&boundary(content_type)?);
     let mut form = Form { state, path: None, mode: None, file: None, part: Part::Other };
-    let mut buffer = vec![0; READ_BYTES];
-    loop {
-        let count = body.read(&mut buffer).map_err(of_io)?;
-        if count == 0 {
-            break;
-        }
-        parser.feed(&buffer[..count], &mut |event| form.take(event))?;
-    }
+    let poured = pour(state, body, |bytes| parser.feed(bytes, &mut |event| form.take(event)));
+    poured.map_err(|unpoured| match unpoured {
+        Unpoured::Body(error) => of_io(error),
+        Unpoured::Taker(refusal) => refusal,
+    })?;
     parser.finish()?;
     form.finish()
 }
@@ -162,7 +156,7 @@ impl Form<'_> {
             },
             Event::End => match std::mem::replace(&mut self.part, Part::Other) {
                 Part::Path(text) if !text.is_empty() => {
-                    self.path = Some(root.inside(&text).map_err(|error| of_path(&error))?);
+                    self.path = Some(root.place(&text).map_err(|error| of_path(&error))?);
                 }
                 Part::Mode(text) => self.mode = Some(parse_mode(&String::from_utf8_lossy(&text))),
                 _ => {}

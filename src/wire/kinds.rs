@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::spec::CAP_MAX_BYTES;
-use crate::wire::size::parse_size;
-use crate::wire::time::{Bare, parse_duration, seconds_from_f64};
-use crate::wire::value::{Scalar, wrong};
+
+use super::size::parse_size;
+use super::time::{Bare, parse_duration, seconds_from_f64};
+use super::value::{Scalar, wrong};
 
 pub(super) fn boolean(value: &Scalar) -> Result<bool, String> {
     match value {
@@ -40,9 +41,10 @@ pub(super) fn size(value: &Scalar) -> Result<u64, String> {
     }
 }
 
-pub(super) fn cap(value: &Scalar) -> Result<usize, String> {
+/// A size that a stream may be capped to; `instead` is what a message about zero adds.
+pub(super) fn cap(value: &Scalar, instead: &str) -> Result<usize, String> {
     match size(value)? {
-        0 => Err("invalid size 0: the least is 1; capture: false keeps nothing".to_owned()),
+        0 => Err(format!("invalid size 0: the least is 1{instead}")),
         bytes if bytes > CAP_MAX_BYTES as u64 => {
             Err(format!("invalid size {bytes}: the most is {CAP_MAX_BYTES} bytes"))
         }
