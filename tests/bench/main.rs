@@ -7,6 +7,8 @@
 //! changes while the benchmark runs; compare inside a row only.
 
 mod ending;
+mod exec;
+mod files;
 mod memory;
 mod report;
 mod run;
@@ -14,6 +16,7 @@ mod serve;
 mod spawn;
 mod tools;
 
+use files::Way;
 use report::{Figure, Report};
 use run::{HEAD, Pins, Producer, TAIL};
 
@@ -75,9 +78,18 @@ const ROWS: &[Row] = &[
     Row { name: "serve/tiny-64", measure: || serve::tiny(64) },
     Row { name: "serve/answer-10MiB-64K-writes", measure: || serve::big(64 << 10) },
     Row { name: "serve/answer-10MiB-one-write", measure: || serve::big(serve::BIG_BYTES + 4096) },
+    Row { name: "serve/ranges-down-1", measure: || files::ranges(Way::Down, 1) },
+    Row { name: "serve/ranges-down-16", measure: || files::ranges(Way::Down, 16) },
+    Row { name: "serve/ranges-up-1", measure: || files::ranges(Way::Up, 1) },
+    Row { name: "serve/ranges-up-16", measure: || files::ranges(Way::Up, 16) },
     Row { name: "serve/execute-1", measure: || serve::execute(1, 1.6) },
     // As a goal 0.7 of the requests a second is 1 / 0.7 of the time.
     Row { name: "serve/execute-8", measure: || serve::execute(8, 1.0 / 0.7) },
+    Row { name: "serve/exec-1GB", measure: exec::flood },
+    Row { name: "serve/exec-18-at-once", measure: exec::at_once },
+    Row { name: "serve/exec-first-event", measure: exec::first_event },
+    Row { name: "serve/list-1M-pages-of-50000", measure: || files::list(Some(50_000), 1.5) },
+    Row { name: "serve/list-1M-default-pages", measure: || files::list(None, 6.0) },
     Row { name: "leftovers/check", measure: ending::leftovers_check },
     Row { name: "leftovers/10000-commands", measure: ending::ten_thousand },
 ];

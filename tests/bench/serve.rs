@@ -1,8 +1,10 @@
 //! The server's connections against a bare loop over std::net that answers the same bytes.
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Barrier;
 use std::thread;
@@ -22,14 +24,14 @@ pub(crate) const BIG_BYTES: usize = 10 << 20;
 const BIG_A_ROUND: usize = 15;
 
 /// A server that is killed when it is dropped.
-struct Server {
+pub(crate) struct Server {
     child: Child,
     address: SocketAddr,
 }
 
 impl Server {
     /// Starts `command`, which takes the address as its last argument.
-    fn start(command: &mut Command) -> Server {
+    pub(crate) fn start(command: &mut Command) -> Server {
         // Nobody reads the log, which is written all the same; so the address must be chosen here.
         let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
         let address = free.expect("a free port");
@@ -44,8 +46,23 @@ impl Server {
     }
 
     /// The server under test, with its log of every answer.
-    fn runcap() -> Server {
+    pub(crate) fn runcap() -> Server {
         Server::start(Command::new(runcap()).args(["serve", "--listen"]))
+    }
+
+    /// As [`Server::runcap`], with a workspace.
+    pub(crate) fn runcap_in(workspace: &Path) -> Server {
+        let mut command = Command::new(runcap());
+        Server::start(command.arg("serve").arg("--workspace").arg(workspace).arg("--listen"))
+    }
+
+    /// The largest resident set so far, bytes.
+    pub(crate) fn peak_rss_bytes(&self) -> f64 {
+        let path = format!("/proc/{}/status", self.child.id());
+        let text = fs::read_to_string(path).expect("the server lives");
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a size");
+        let kib = line.trim().trim_end_matches(" kB").parse::<f64>().expect("a number");
+        kib * 1024.0
     }
 
     /// runcap's transport with the routes of tests/helper.
@@ -60,7 +77,7 @@ impl Server {
         Server::start(Command::new(helper()).args(["raw-http", &bytes, &piece]))
     }
 
-    fn connect(&self) -> TcpStream {
+    pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).expect("the server accepts");
         stream.set_nodelay(true).expect("a socket");
         stream
@@ -76,7 +93,7 @@ impl Drop for Server {
 }
 
 /// Length of the answer in `bytes`, once its head is whole.
-fn answer_length(bytes: &[u8]) -> Option<usize> {
+pub(crate) fn answer_length(bytes: &[u8]) -> Option<usize> {
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")? + 4;
     let head = std::str::from_utf8(&bytes[..end]).expect("heads are text");
     let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "));

@@ -10,6 +10,7 @@ import pytest
 from langchain_tests.integration_tests.sandboxes import SandboxIntegrationTests
 
 from backend import RuncapBackend
+from hub_backend import HubBackend
 from server_backend import ServerBackend
 
 MIB = 1024 * 1024
@@ -27,7 +28,7 @@ class TestJson(SandboxIntegrationTests):
 
 
 class TestServer(SandboxIntegrationTests):
-    """The routes of `runcap serve`."""
+    """PicoD's routes of `runcap serve`."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -36,19 +37,30 @@ class TestServer(SandboxIntegrationTests):
         return ServerBackend(root_server.url, root_server.token)
 
 
-@pytest.fixture(params=["json", "server"])
+class TestHub(SandboxIntegrationTests):
+    """The sandbox routes of `runcap serve`, through huggingface_hub."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def sandbox(cls, root_server, tmp_path_factory):
+        cls.sandbox_root_dir = str(tmp_path_factory.mktemp("hub"))
+        return HubBackend(root_server.url, root_server.token)
+
+
+@pytest.fixture(params=["json", "server", "hub"])
 def kind(request):
-    """Which of the two backends."""
+    """Which of the three backends."""
     return request.param
 
 
 @pytest.fixture
 def backend(kind, request):
-    """One of the two backends; a server is started only for the one that needs it."""
+    """One of the three backends; a server is started only for those that need it."""
     if kind == "json":
         return RuncapBackend(request.getfixturevalue("runcap"))
     server = request.getfixturevalue("root_server")
-    return ServerBackend(server.url, server.token)
+    kinds = {"server": ServerBackend, "hub": HubBackend}
+    return kinds[kind](server.url, server.token)
 
 
 def letters(count, to=1):
