@@ -21,15 +21,16 @@
 //! ```
 //!
 //! # Map
-//! Arrows only go down: a front (`cli`, `json` and `live`, `serve`, `doctor`) knows `wire`, which
-//! turns bytes into types and back without any I/O, and the core: `spec` (what to run), `capture`
-//! (what is kept), `outcome` (how it ended), `run` (makes it so) and `sys` (all unsafe code). The
-//! core knows no JSON and no flags. One function, [`run::run`], runs a command in every mode.
+//! Arrows only go down: a front (`cli`, `json` and `live`, `serve`, `client`, `doctor`) knows
+//! `wire`, which turns bytes into types and back without any I/O, and the core: `spec` (what to
+//! run), `capture` (what is kept), `outcome` (how it ended), `run` (makes it so) and `sys` (all
+//! unsafe code). The core knows no JSON and no flags. One function, [`run::run`], runs a command in
+//! every mode.
 //!
 //! Read [`spec`], [`capture`] and [`outcome`] first, then `run/mod.rs`, `run/supervise.rs` (the
 //! poll loop) and `run/copy.rs`; then `run/members.rs` and `run/sweep.rs` for what outlives a
 //! leader; then [`wire`] and `json`; last [`serve::transport`], whose text says why a server has
-//! connections of its own, and `serve/routes.rs`.
+//! connections of its own, `serve/routes.rs`, and [`client`], its other half.
 //!
 //! # Invariants
 //! 1. Kept ≤ cap for every policy, chunking and stream; kept + dropped = received; the head is a
@@ -68,11 +69,13 @@ mod sys;
 pub mod wire;
 
 pub mod cli;
+pub mod client;
 pub mod doctor;
 pub mod json;
 pub mod live;
 pub mod mirror;
 pub mod serve;
+pub mod token;
 
 #[doc(hidden)]
 pub use sys::{alloc::Allocator, feature};

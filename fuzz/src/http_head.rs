@@ -139,7 +139,11 @@ fn model(data: &[u8]) -> Option<(usize, RequestHead)> {
     Some((end, head))
 }
 
-fn model_of_framing(is_old: bool, lengths: &[String], codings: &[String]) -> Option<Framing> {
+pub(super) fn model_of_framing(
+    is_old: bool,
+    lengths: &[String],
+    codings: &[String],
+) -> Option<Framing> {
     match (lengths, codings) {
         ([], []) => Some(Framing::None),
         ([length], []) => {
@@ -191,7 +195,7 @@ fn model_of_target(method: &str, target: &str) -> Option<(Option<String>, Target
     Some((authority, Target { path: escape(path), query: halves.next().map(escape) }))
 }
 
-fn is_token(text: &str) -> bool {
+pub(super) fn is_token(text: &str) -> bool {
     !text.is_empty() && is_made_of(text, TOKEN_MARKS)
 }
 

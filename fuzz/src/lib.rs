@@ -24,12 +24,14 @@ mod http_body;
 mod http_head;
 mod http_wire;
 mod picod;
+mod response;
 mod sandbox;
 
 pub use http_body::{chunks, multipart};
 pub use http_head::{head, target};
 pub use http_wire::serve;
 pub use picod::picod;
+pub use response::response;
 pub use sandbox::sandbox;
 
 /// Bytes to text, text to JSON and back, base64.

@@ -1,5 +1,6 @@
 //! The command line: what was typed, turned into what a mode needs.
 
+mod client;
 mod help;
 mod options;
 mod run;
@@ -65,6 +66,13 @@ Ends with 0 after TERM, once every request that had come was answered.
 
 Example: runcap serve --listen 127.0.0.1:8080 --token-file /run/secrets/runcap")]
     Serve(Box<serve::Options>),
+    /// Runs commands and moves files on a server that speaks the sandbox dialect.
+    #[command(after_long_help = "\
+A command's output is passed on as it comes and never held, unless --capture says so; a file is
+moved in ranges. The token is in a file or in RUNCAP_TOKEN, never on the command line.
+
+Example: runcap client --url http://127.0.0.1:8080 run -- make test")]
+    Client(Box<client::Options>),
     /// Shows which kernel interfaces are in use here, and which promise is weaker without each.
     #[command(after_long_help = "Example: runcap doctor")]
     Doctor,
@@ -136,6 +144,7 @@ fn start(mode: Mode) -> u8 {
             die_with_parent: options.die_with_parent,
         }),
         Mode::Serve(options) => serve::main(*options),
+        Mode::Client(options) => client::main(&options),
         Mode::Doctor => exit_code_of_text(doctor::write_report(&mut io::stdout())),
         Mode::Help(help) => exit_code_of_text(help::print(&help, &mut io::stdout())),
     }

@@ -8,9 +8,9 @@ use clap::Args;
 use crate::outcome::EXIT_FAILURE;
 use crate::say;
 use crate::serve::Settings;
-use crate::serve::auth::Token;
 use crate::serve::log::Format;
 use crate::serve::transport::Listen;
+use crate::token::Token;
 
 use super::values;
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
+use crate::client::transfer::JOBS_MAX;
 use crate::quote::quoted;
 use crate::serve::log::Format;
 use crate::spec::{
@@ -55,6 +56,21 @@ pub(super) fn limit_count(text: &str) -> Result<u64, String> {
 pub(super) fn count(text: &str) -> Result<usize, String> {
     let count = limit_count(text)?;
     usize::try_from(count).map_err(|_| format!("{count} are too many"))
+}
+
+/// Permissions in octal digits.
+pub(super) fn mode(text: &str) -> Result<u32, String> {
+    let is_octal = !text.is_empty() && text.bytes().all(|digit| matches!(digit, b'0'..=b'7'));
+    let mode = if is_octal { u32::from_str_radix(text, 8).ok() } else { None };
+    mode.filter(|mode| *mode <= 0o7777).ok_or_else(|| "expected octal digits up to 7777".to_owned())
+}
+
+/// Ranges that are moved at once.
+pub(super) fn jobs(text: &str) -> Result<usize, String> {
+    match count(text)? {
+        jobs @ 1..=JOBS_MAX => Ok(jobs),
+        _ => Err(format!("the most is {JOBS_MAX}")),
+    }
 }
 
 /// A duration.

@@ -117,6 +117,16 @@ impl std::error::Error for UnescapeError {}
 /// The first escape that names a lone surrogate, or the first byte no JSON string may hold there.
 /// `bytes` is then decoded up to it only.
 pub fn unescape_in_place(bytes: &mut [u8]) -> Result<usize, UnescapeError> {
+    let (length, offset) = unescape_to_quote(bytes)?;
+    if offset < bytes.len() { Err(UnescapeError::Malformed { offset }) } else { Ok(length) }
+}
+
+/// As [`unescape_in_place`], up to the bare quote that ends the string: the length of the text,
+/// and where the quote stands. That is the length of `bytes` where there is none.
+///
+/// # Errors
+/// As there, but for the quote; what stands behind it is not looked at and stays as it is.
+pub(super) fn unescape_to_quote(bytes: &mut [u8]) -> Result<(usize, usize), UnescapeError> {
     let (mut read, mut length) = (0, 0);
     loop {
         let at = find_syntax(bytes, read);
@@ -124,9 +134,10 @@ pub fn unescape_in_place(bytes: &mut [u8]) -> Result<usize, UnescapeError> {
             bytes.copy_within(read..at, length);
         }
         length += at - read;
-        let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) else {
-            return Ok(length);
-        };
+        let rest = &bytes[at..];
+        if matches!(rest, [] | [b'"', ..]) {
+            return Ok((length, at));
+        }
         let (character, taken) = unescape(rest, at)?;
         // An escape is never shorter than its character, so nothing unread is overwritten.
         length += character.encode_utf8(&mut bytes[length..at + taken]).len();

@@ -5,6 +5,7 @@ mod check;
 mod http;
 mod kinds;
 mod proc;
+mod proxy;
 mod raw;
 mod session;
 mod stock;
@@ -51,6 +52,9 @@ fn main() -> ExitCode {
             kinds::on_terminal(terminal, program, args);
         }
         (Some("runcap-without"), [list, args @ ..]) => kinds::runcap_without(list, args),
+        (Some("delay-proxy"), [delay_ms, target, address]) => {
+            proxy::delay(number(delay_ms), target, address);
+        }
         (Some("raw-pipe"), [program, args @ .., address]) => {
             raw::serve_pipe(program, args, address);
         }

@@ -7,13 +7,14 @@ mod targets;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 11] = [
+const TARGETS: [(&str, Target); 12] = [
     ("text", targets::text),
     ("quantities", targets::quantities),
     ("capture", targets::capture),
     ("native", targets::native),
     ("head", targets::head),
     ("target", targets::target),
+    ("response", targets::response),
     ("chunks", targets::chunks),
     ("multipart", targets::multipart),
     ("serve", targets::serve),

@@ -4,6 +4,10 @@
 mod http;
 mod support;
 
+mod client_files;
+mod client_hostile;
+mod client_odd;
+mod client_run;
 mod encoding;
 mod engine;
 mod exit_status;

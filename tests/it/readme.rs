@@ -9,8 +9,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use runcap::client::get::READ_MAX_BYTES;
+use runcap::client::put::WHOLE_MAX_BYTES;
+use runcap::client::run::{CAPTURE_MAX_BYTES, STDIN_MAX_BYTES};
+use runcap::client::transfer::JOBS_DEFAULT;
 use runcap::run::{DRAIN, KEPT_STREAMS_MAX, KILL_WAIT};
-use runcap::serve::auth::TOKEN_MAX_BYTES;
 use runcap::serve::content::UNSIZED_MAX_BYTES;
 use runcap::serve::root::LISTED_MAX;
 use runcap::serve::sandbox::listing::LIMIT_DEFAULT;
@@ -19,6 +22,7 @@ use runcap::serve::transport::{
     HEAD_TIME_MAX, LARGE_HEADS_MAX, RATE_MIN, SHUTDOWN_MAX, SMALL_HEAD_MAX_BYTES, STALL_MAX,
 };
 use runcap::spec::{CAP_MAX_BYTES, DEFAULT_CAP_BYTES, DEFAULT_GRACE};
+use runcap::token::TOKEN_MAX_BYTES;
 use runcap::wire::http::head::{HEAD_MAX_BYTES, HEADERS_MAX};
 use runcap::wire::native::{DEPTH_MAX, request::ARGUMENTS_MAX_BYTES};
 use serde_json::Value;
@@ -262,6 +266,11 @@ fn the_numbers_of_readme_are_those_of_the_code() {
         ),
         format!("After {} s, or at\nonce", SHUTDOWN_MAX.as_secs_f64()),
         format!("and the last {FINISHED_MAX} that ended |"),
+        format!("(at most {} MiB of text, `-` is stdin)", STDIN_MAX_BYTES >> 20),
+        format!("at most {} MiB over both streams", mib(CAPTURE_MAX_BYTES)),
+        format!("`--jobs N` ({JOBS_DEFAULT} ranges at once)"),
+        format!("Up to {} MiB replace the old file", WHOLE_MAX_BYTES >> 20),
+        format!("of up to {} MiB.", READ_MAX_BYTES >> 20),
         format!("are read first and then sent, up to {} MiB.", mib(UNSIZED_MAX_BYTES)),
         format!("`limit` ({LIMIT_DEFAULT}, at most {LISTED_MAX})"),
     ];

@@ -6,11 +6,12 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use runcap::serve::auth::{Guard, Token};
+use runcap::serve::auth::Guard;
 use runcap::serve::log::{Format, Log};
 use runcap::serve::root::Root;
 use runcap::serve::transport::{Head, Reply, Service};
 use runcap::serve::{Settings, State};
+use runcap::token::Token;
 use runcap::wire::http::target::Target;
 
 use crate::http::{Answer, Client, Server};

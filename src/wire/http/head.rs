@@ -158,10 +158,7 @@ pub fn parse_request(head: &[u8]) -> Result<RequestHead, Refused> {
     let host = host(version, &headers)?;
     let framing = framing(version, &headers)?;
     let expects_continue = expects_continue(&headers)? && version == Version::Http11;
-    let is_close = |value: &str| {
-        value.split(',').any(|option| trim(option.as_bytes()).eq_ignore_ascii_case(b"close"))
-    };
-    let close = version == Version::Http10 || values(&headers, "connection").any(is_close);
+    let close = closes(version, &headers);
     let host = authority.or(host);
     let method = method.to_owned();
     Ok(RequestHead { method, target, version, headers, host, framing, close, expects_continue })
@@ -188,7 +185,7 @@ fn not_one_head() -> Refused {
 
 /// Takes a line off the front, without its CR LF. A CR or LF alone stays in the line, where it is
 /// a control byte.
-fn take_line<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Refused> {
+pub(super) fn take_line<'a>(rest: &mut &'a [u8]) -> Result<&'a [u8], Refused> {
     let end = rest.windows(2).position(|pair| pair == b"\r\n").ok_or_else(not_one_head)?;
     let line = &rest[..end];
     *rest = &rest[end + 2..];
@@ -219,7 +216,7 @@ fn request_line(line: &[u8]) -> Result<(&str, &[u8], Version), Refused> {
 }
 
 /// Header lines up to the blank line, with which `rest` must end.
-fn header_lines(mut rest: &[u8]) -> Result<Vec<(String, String)>, Refused> {
+pub(super) fn header_lines(mut rest: &[u8]) -> Result<Vec<(String, String)>, Refused> {
     let mut headers = Vec::new();
     loop {
         let line = take_line(&mut rest)?;
@@ -271,7 +268,8 @@ fn host(version: Version, headers: &[(String, String)]) -> Result<Option<String>
     Ok(Some(host.to_owned()))
 }
 
-fn framing(version: Version, headers: &[(String, String)]) -> Result<Framing, Refused> {
+/// [`Framing::None`] where no header says anything, which means something else in a response.
+pub(super) fn framing(version: Version, headers: &[(String, String)]) -> Result<Framing, Refused> {
     let mut lengths = values(headers, "content-length");
     let length = lengths.next().map(content_length).transpose()?;
     if let Some(second) = lengths.next() {
@@ -321,6 +319,14 @@ fn content_length(value: &str) -> Result<u64, Refused> {
     value.parse().or_else(|_| refuse(413, "larger than any body"))
 }
 
+/// Nothing follows on this connection.
+pub(super) fn closes(version: Version, headers: &[(String, String)]) -> bool {
+    let is_close = |value: &str| {
+        value.split(',').any(|option| trim(option.as_bytes()).eq_ignore_ascii_case(b"close"))
+    };
+    version == Version::Http10 || values(headers, "connection").any(is_close)
+}
+
 fn expects_continue(headers: &[(String, String)]) -> Result<bool, Refused> {
     let mut expects = false;
     for value in values(headers, "expect") {
@@ -333,7 +339,10 @@ fn expects_continue(headers: &[(String, String)]) -> Result<bool, Refused> {
     Ok(expects)
 }
 
-fn values<'a>(headers: &'a [(String, String)], name: &str) -> impl Iterator<Item = &'a str> {
+pub(super) fn values<'a>(
+    headers: &'a [(String, String)],
+    name: &str,
+) -> impl Iterator<Item = &'a str> {
     let named = headers.iter().filter(move |(other, _)| other.eq_ignore_ascii_case(name));
     named.map(|(_, value)| value.as_str())
 }

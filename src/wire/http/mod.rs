@@ -5,4 +5,5 @@ pub mod head;
 pub mod multipart;
 mod parameters;
 mod part;
+pub mod response;
 pub mod target;
