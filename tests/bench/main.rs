@@ -6,6 +6,7 @@
 //! Alternatives are measured in turn with runcap, block by block, because the machine's speed
 //! changes while the benchmark runs; compare inside a row only.
 
+mod client;
 mod ending;
 mod exec;
 mod files;
@@ -90,6 +91,11 @@ const ROWS: &[Row] = &[
     Row { name: "serve/exec-first-event", measure: exec::first_event },
     Row { name: "serve/list-1M-pages-of-50000", measure: || files::list(Some(50_000), 1.5) },
     Row { name: "serve/list-1M-default-pages", measure: || files::list(None, 6.0) },
+    Row { name: "client/get-4GiB", measure: || client::move_file(client::Way::Get) },
+    Row { name: "client/put-4GiB", measure: || client::move_file(client::Way::Put) },
+    Row { name: "client/get-100ms-delay", measure: || client::move_delayed(client::Way::Get) },
+    Row { name: "client/put-100ms-delay", measure: || client::move_delayed(client::Way::Put) },
+    Row { name: "client/memory", measure: client::memory },
     Row { name: "leftovers/check", measure: ending::leftovers_check },
     Row { name: "leftovers/10000-commands", measure: ending::ten_thousand },
 ];

@@ -77,6 +77,10 @@ impl Server {
         Server::start(Command::new(helper()).args(["raw-http", &bytes, &piece]))
     }
 
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     pub(crate) fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).expect("the server accepts");
         stream.set_nodelay(true).expect("a socket");
