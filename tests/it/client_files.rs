@@ -15,23 +15,10 @@ use std::time::Duration;
 
 use crate::client_run::{Done, client, done, fed, start, url};
 use crate::serve_files::Place;
+use crate::serve_sandbox_files::data;
 use crate::support::{Signal, installed, measured, not_here, number, send, through, wait_until};
 
 const MIB: usize = 1 << 20;
-
-/// Bytes of which no two places look alike.
-pub fn data(bytes: usize) -> Vec<u8> {
-    let mut state = 0x5eed_u64;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    };
-    let mut data: Vec<u8> = (0..bytes.div_ceil(8)).flat_map(|_| next()).collect();
-    data.truncate(bytes);
-    data
-}
 
 /// What happens to one connection through a [`Proxy`].
 #[derive(Clone)]

@@ -9,9 +9,9 @@ use runcap::client::run::run;
 use runcap::client::{Error, Server};
 use runcap::wire::sandbox::client::request::{Cmd, ExecRequest};
 
-use crate::client_files::data;
 use crate::client_run::{client, done, url};
 use crate::serve_files::Place;
+use crate::serve_sandbox_files::data;
 
 const MIB: usize = 1 << 20;
 

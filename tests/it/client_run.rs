@@ -439,7 +439,7 @@ fn everything_goes_over_a_unix_socket_too() {
     let child = serve.stderr(Stdio::null()).spawn().expect("the program starts");
     let _server = Server::at(child, std::net::SocketAddr::from(([0; 4], 0)));
     wait_until("it listens", || UnixStream::connect(&socket).is_ok());
-    let content = crate::client_files::data(3 << 20);
+    let content = crate::serve_sandbox_files::data(3 << 20);
     let (up, down) = (home.path().join("up"), home.path().join("down"));
     fs::write(&up, &content).expect("room");
     let (up, back) = (up.to_str().expect("text"), down.to_str().expect("text"));

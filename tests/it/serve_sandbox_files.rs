@@ -52,7 +52,7 @@ fn assert_refused(answer: &Answer, status: u16, text: &str) {
 }
 
 /// Bytes of which no two places look alike.
-fn data(bytes: usize) -> Vec<u8> {
+pub fn data(bytes: usize) -> Vec<u8> {
     let mut state = 0x5eed_u64;
     let mut next = || {
         state ^= state << 13;
