@@ -106,7 +106,7 @@ impl Connection {
                         .ok()
                 });
                 let stream = stream.ok_or_else(|| connect(tried.join(", "), last))?;
-                // A head and a small body are two writes.
+                // A head and the range of a file behind it are two writes.
                 let _ = stream.set_nodelay(true);
                 stream
             }

@@ -37,7 +37,7 @@ impl Progress {
         let Ok(mut last) = self.last.try_lock() else { return };
         if last.is_none_or(|last| last.elapsed() >= LINE_EVERY) {
             *last = Some(Instant::now());
-            self.line(sum, "\r");
+            self.line(sum);
         }
     }
 
@@ -46,21 +46,21 @@ impl Progress {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    fn line(&self, sum: u64, before: &str) {
+    fn line(&self, sum: u64) {
         const MIB: f64 = (1 << 20) as f64;
         let seconds = self.start.elapsed().as_secs_f64().max(0.001);
         let (moved, rate) = (sum as f64 / MIB, sum as f64 / MIB / seconds);
         let of = self.total.map(|total| format!(" of {:.1}", total as f64 / MIB));
         let of = of.unwrap_or_default();
         // Nobody may be there to read it.
-        let _ = write!(io::stderr(), "{before}\x1b[K{moved:.1}{of} MiB, {rate:.1} MiB/s");
+        let _ = write!(io::stderr(), "\r\x1b[K{moved:.1}{of} MiB, {rate:.1} MiB/s");
     }
 }
 
 impl Drop for Progress {
     fn drop(&mut self) {
         if self.last.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
-            self.line(self.bytes(), "\r");
+            self.line(self.bytes());
             let _ = writeln!(io::stderr());
         }
     }

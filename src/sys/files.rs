@@ -1,8 +1,10 @@
 //! Files by a directory's descriptor and a name, which is how a path is followed without a race.
 
 use std::ffi::{CStr, CString};
+use std::fs::Metadata;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 use super::feature::{Feature, allowed};
 
@@ -225,6 +227,15 @@ pub(crate) struct Stat {
     /// When its content changed: seconds since 1970, which may be before, and nanoseconds after
     /// them. Absent where it cannot be told.
     pub(crate) mtime: Option<(i64, u32)>,
+}
+
+impl From<&Metadata> for Stat {
+    fn from(found: &Metadata) -> Stat {
+        // From 0 to 999,999,999, before 1970 too.
+        let nanoseconds = u32::try_from(found.mtime_nsec()).unwrap_or(0);
+        let mtime = Some((found.mtime(), nanoseconds));
+        Stat { st_mode: found.mode(), size: found.len(), mtime }
+    }
 }
 
 impl Stat {

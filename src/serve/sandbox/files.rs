@@ -1,12 +1,12 @@
 //! The sandbox dialect's files, but for lists.
 
-use std::fs::{File, Metadata, Permissions};
+use std::fs::{File, Permissions};
 use std::io::{Cursor, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 
 use tiny_http::{Response, ResponseBox, StatusCode};
 
-use super::{Refusal, number_of, path_of};
+use super::{Refusal, number_of, path_of, write_entry_of};
 use crate::quote::quoted;
 use crate::serve::State;
 use crate::serve::body::{Unpoured, pour};
@@ -14,8 +14,7 @@ use crate::serve::content::{Unread, read_small};
 use crate::serve::reply;
 use crate::serve::root::{Inside, NotRemoved, Obstacle, Parents, RootError, shown_path};
 use crate::serve::transport::Head;
-use crate::sys::files;
-use crate::wire::sandbox::files::{Entry, Kind, write_entry};
+use crate::sys::files::{self, Stat};
 
 /// GET /v1/files/read: sends a file or a range of it.
 pub(in crate::serve) fn read(state: &State, head: &Head<'_>) -> ResponseBox {
@@ -175,30 +174,10 @@ fn try_stat(state: &State, head: &Head<'_>) -> Result<ResponseBox, Refusal> {
     let (found, shown) = found.map_err(|error| Refusal::of(&error, &path))?;
     // The root has no name of its own.
     let name = shown.rsplit('/').next().filter(|name| !name.is_empty()).unwrap_or("/");
-    let entry = Entry {
-        name,
-        path: &shown,
-        kind: kind(&found),
-        size: found.len(),
-        mtime_ms: mtime_ms(&found),
-        st_mode: found.mode(),
-    };
     let mut text = Vec::new();
-    write_entry(&mut text, &entry).expect("a vector takes everything");
+    write_entry_of(&mut text, name, &shown, &Stat::from(&found))
+        .expect("a vector takes everything");
     Ok(reply::json_bytes(200, text))
-}
-
-fn kind(found: &Metadata) -> Kind {
-    match found {
-        _ if found.is_dir() => Kind::Directory,
-        _ if found.is_symlink() => Kind::Symlink,
-        _ => Kind::File,
-    }
-}
-
-/// Rounded down, also before 1970: the nanoseconds are never negative.
-fn mtime_ms(found: &Metadata) -> Option<i64> {
-    found.mtime().checked_mul(1000)?.checked_add(found.mtime_nsec() / 1_000_000)
 }
 
 fn try_delete(state: &State, head: &Head<'_>) -> Result<ResponseBox, Refusal> {

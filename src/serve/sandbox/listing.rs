@@ -2,14 +2,12 @@
 
 use std::io::{self, Write};
 
-use super::{Refusal, number_of, path_of};
+use super::{Refusal, number_of, path_of, write_entry_of};
 use crate::serve::State;
 use crate::serve::reply;
 use crate::serve::root::{LISTED_MAX, Page, shown_path};
 use crate::serve::transport::{Head, Live, Reply};
-use crate::sys::files::Stat;
 use crate::wire::json_string::write_string;
-use crate::wire::sandbox::files::{Entry, Kind, write_entry};
 
 /// Names of a page where the request does not say.
 pub const LIMIT_DEFAULT: usize = 10_000;
@@ -54,15 +52,7 @@ fn write_page(out: &mut dyn Write, mut path: String, mut page: Page<'_>) -> io::
         }
         path.truncate(directory);
         path.push_str(&name.shown);
-        let entry = Entry {
-            name: &name.shown,
-            path: &path,
-            kind: kind(&found),
-            size: found.size,
-            mtime_ms: found.mtime.and_then(milliseconds),
-            st_mode: found.st_mode,
-        };
-        write_entry(out, &entry)?;
+        write_entry_of(out, &name.shown, &path, &found)?;
     }
     // Before the client can ask for more: it finds there what was read ahead.
     let next = page.end();
@@ -72,17 +62,4 @@ fn write_page(out: &mut dyn Write, mut path: String, mut page: Page<'_>) -> io::
         None => out.write_all(b"null")?,
     }
     out.write_all(b"}")
-}
-
-fn kind(found: &Stat) -> Kind {
-    match found {
-        _ if found.is_dir() => Kind::Directory,
-        _ if found.is_symlink() => Kind::Symlink,
-        _ => Kind::File,
-    }
-}
-
-/// Rounded down, also before 1970; `None` for what is out of all bounds.
-fn milliseconds((seconds, nanoseconds): (i64, u32)) -> Option<i64> {
-    seconds.checked_mul(1000)?.checked_add(i64::from(nanoseconds / 1_000_000))
 }

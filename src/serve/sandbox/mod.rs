@@ -7,7 +7,7 @@ pub mod processes;
 
 use std::io::ErrorKind;
 
-use std::io;
+use std::io::{self, Write};
 
 use tiny_http::ResponseBox;
 
@@ -16,7 +16,9 @@ use super::root::RootError;
 use super::transport::Head;
 use crate::quote::quoted;
 use crate::sys::errno;
+use crate::sys::files::Stat;
 use crate::wire::http::target::BadEncoding;
+use crate::wire::sandbox::files::{Entry, Kind, write_entry};
 
 /// A status, and the message of its answer.
 #[derive(Debug, PartialEq, Eq)]
@@ -80,4 +82,30 @@ fn number_of(head: &Head<'_>, name: &str) -> Result<Option<u64>, Refusal> {
     let is_number = text.iter().all(u8::is_ascii_digit);
     let text = str::from_utf8(&text).ok().filter(|_| is_number);
     Ok(text.and_then(|text| text.parse().ok()))
+}
+
+/// Writes what is told of a file.
+fn write_entry_of(out: &mut dyn Write, name: &str, path: &str, found: &Stat) -> io::Result<()> {
+    let entry = Entry {
+        name,
+        path,
+        kind: kind(found),
+        size: found.size,
+        mtime_ms: found.mtime.and_then(milliseconds),
+        st_mode: found.st_mode,
+    };
+    write_entry(out, &entry)
+}
+
+fn kind(found: &Stat) -> Kind {
+    match found {
+        _ if found.is_dir() => Kind::Directory,
+        _ if found.is_symlink() => Kind::Symlink,
+        _ => Kind::File,
+    }
+}
+
+/// Rounded down, also before 1970; `None` for what is out of all bounds.
+fn milliseconds((seconds, nanoseconds): (i64, u32)) -> Option<i64> {
+    seconds.checked_mul(1000)?.checked_add(i64::from(nanoseconds / 1_000_000))
 }
